@@ -1,0 +1,1 @@
+"""A symbolic path-expansion engine for transformers."""

@@ -1,0 +1,369 @@
+"""What people call: a model, a run of it on a prompt, and the tables of their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path as FilePath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pathexpand.engine.enumeration import LIMIT
+from pathexpand.engine.norm import path_matrix, rank_by_norm
+from pathexpand.engine.ranking import Ranking, rank
+from pathexpand.engine.rounding import constants_rounding, gamma, stream_rounding
+from pathexpand.engine.total import Totals, functionals, totals
+from pathexpand.engine.value import Readout, path_stream, path_value_by_token
+from pathexpand.errors import PathExpandError, PromptError
+from pathexpand.frozen import FrozenSum, freeze, network_of
+from pathexpand.lowrank import Factored
+from pathexpand.model.checkpoint import Checkpoint, checkpoint_from_state_dict, read_checkpoint
+from pathexpand.model.config import Config
+from pathexpand.model.forward import Forward, forward, logits
+from pathexpand.model.prompt import Prompt, Tokens, pad, read_prompt
+from pathexpand.model.tokenizer import Tokenizer, show_token
+from pathexpand.symbolic import Network, Path, equation
+from pathexpand.table import NormRow, NormTable, PathRow, PathTable, SourceToken
+from pathexpand.target import LogitTarget, Target, TargetLike, read_target
+
+Array = npt.NDArray[Any]
+Mask = Sequence[bool] | Sequence[int] | npt.NDArray[Any]
+
+
+def load(name_or_directory: str | FilePath) -> Model:
+    """Load a model: an embedded one by name, or a directory with `config.json` and weights.
+
+    >>> load("two-layer")
+    Model('two-layer': 2 layers × 4 heads, d_model 192, vocabulary 1024)
+    """
+    return Model(read_checkpoint(name_or_directory))
+
+
+def from_state_dict(
+    tensors: Mapping[str, npt.NDArray[Any]],
+    config: Config | Mapping[str, Any],
+    *,
+    tokenizer: Tokenizer | None = None,
+) -> Model:
+    """Take a TransformerLens state dict, given as arrays, and its configuration as a mapping."""
+    return Model(checkpoint_from_state_dict(tensors, config, tokenizer=tokenizer))
+
+
+class Model:
+    """An attention-only transformer whose paths can be asked for.
+
+    Weights are read-only and a model never changes, so nothing computed from it can be stale.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Wrap a checkpoint that has been read and checked."""
+        self.checkpoint = checkpoint
+        self.config = checkpoint.config
+        self.weights = checkpoint.weights
+        self.tokenizer = checkpoint.tokenizer
+        self.network: Network = network_of(self.weights, self.config)
+
+    def __repr__(self) -> str:
+        """Name the model and its sizes."""
+        c = self.config
+        layers = f"{c.n_layers} layer{'' if c.n_layers == 1 else 's'}"
+        return (
+            f"Model({c.model_name!r}: {layers} × {c.n_heads} heads, d_model {c.d_model}, "
+            f"vocabulary {c.d_vocab})"
+        )
+
+    def equation(self, *, notation: str = "paper", format: str = "text") -> str:
+        """Write the model as a sum of paths.
+
+        `notation` is "paper" (column vectors, read right to left) or "code" (row vectors, as the
+        arrays are); `format` is "text" or "latex".
+
+        >>> print(load("zero-layer").equation())
+        T = Id ⊗ W_U W_E
+        """
+        return equation(self.network, notation=notation, format=format)
+
+    def run(
+        self, prompt: Prompt, *, mask: Mask | None = None, prepend_bos: bool | None = None
+    ) -> Run:
+        """Run one prompt, given as text or as token ids (position,).
+
+        Ids are used exactly as given; text gets the model's start token unless `prepend_bos` is
+        false. `mask` (position,) is 1 at real tokens and 0 at padding.
+        """
+        tokens = read_prompt(self.checkpoint, prompt, mask=_mask(mask), prepend_bos=prepend_bos)
+        return self._runs([tokens])[0]
+
+    def runs(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        masks: Sequence[Mask] | None = None,
+        prepend_bos: bool | None = None,
+    ) -> list[Run]:
+        """Run several prompts of any lengths in one padded batch; each run is as if run alone."""
+        if isinstance(prompts, str) or not len(prompts):
+            raise PromptError("prompts", wanted="a list of prompts", got=repr(prompts))
+        if masks is not None and len(masks) != len(prompts):
+            raise PromptError("masks", wanted=f"{len(prompts)}, one a prompt", got=str(len(masks)))
+        each_mask = [None] * len(prompts) if masks is None else masks
+        return self._runs(
+            [
+                read_prompt(self.checkpoint, prompt, mask=_mask(mask), prepend_bos=prepend_bos)
+                for prompt, mask in zip(prompts, each_mask, strict=True)
+            ]
+        )
+
+    def paths(
+        self, *, top: int = 25, max_order: int | None = None, limit: int = LIMIT
+    ) -> NormTable:
+        """Rank paths from the weights alone, by the Frobenius norm of their end-to-end matrix."""
+        _check_counts(top, max_order)
+        found = rank_by_norm(self.weights, self.network, top=top, max_order=max_order, limit=limit)
+        rows = tuple(
+            NormRow(n, str(path), path.order, path.kind, norm, _ratio(norm**2, found.energy))
+            for n, (path, norm) in enumerate(zip(found.paths, found.norms, strict=True), start=1)
+        )
+        return NormTable(
+            model=self.config.model_name,
+            rows=rows,
+            energy=found.energy,
+            path_count=found.path_count,
+            certified=found.certified,
+            bound=found.bound,
+            max_order=None if found.certified else max_order,
+        )
+
+    def path_matrix(self, path: Path | str) -> Factored:
+        """Give a path's matrix from its source to the logits, in factors (inputs, d_vocab_out)."""
+        return path_matrix(self.weights, _path(path))
+
+    def _runs(self, prompts: list[Tokens]) -> list[Run]:
+        batch = pad(prompts)
+        dense = forward(self.weights, self.config, batch.ids, batch.mask)
+        return [Run(self, _row(dense, n, len(prompt.ids))) for n, prompt in enumerate(prompts)]
+
+
+class Run:
+    """One prompt run through a model, with its attention patterns then held fixed.
+
+    Positions count from 0, or from the end if negative; where none is given, the last real token
+    is meant. Where no target is given, the model's most likely next token there is meant.
+    """
+
+    def __init__(self, model: Model, dense: Forward) -> None:
+        """Keep a model and one row of its dense forward pass."""
+        self.model = model
+        self.dense = dense
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int64]:
+        """The token ids, (position,)."""
+        return self.dense.tokens[0]
+
+    @property
+    def patterns(self) -> tuple[Array, ...]:
+        """The attention patterns, one array (head, query, key) a layer."""
+        return tuple(pattern[0] for pattern in self.dense.patterns)
+
+    @cached_property
+    def frozen(self) -> FrozenSum:
+        """The run as a sum of paths."""
+        return freeze(self.model.weights, self.model.config, self.dense)
+
+    def logits(self, position: int | None = None) -> Array:
+        """Give the dense logits at a position: (d_vocab_out,)."""
+        return logits(self.model.weights, self.dense.residual[-1][0, self.position(position)])
+
+    def position(self, given: int | None = None) -> int:
+        """Give a position as counted from 0; raises `PromptError` if it is not one to read at."""
+        mask = self.dense.mask[0]
+        if given is None:
+            return int(np.flatnonzero(mask)[-1])
+        if isinstance(given, bool) or not isinstance(given, int | np.integer):
+            raise PromptError("position", wanted="a whole number", got=repr(given))
+        if not -mask.size <= given < mask.size:
+            raise PromptError(
+                f"position {given}", wanted=f"{-mask.size} to {mask.size - 1} for this prompt"
+            )
+        place = int(given) % mask.size
+        if not mask[place]:
+            raise PromptError(f"position {given}", wanted="a real token", got="padding")
+        return place
+
+    def target(
+        self,
+        target: TargetLike | Target | None = None,
+        *,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> Target:
+        """Understand a target; with none given, take the most likely next token.
+
+        A token's text or id; a pair or text "A-B" for a difference of two logits; an array
+        (d_model,) for any direction. `centred` takes the vocabulary mean off a single logit.
+        """
+        if target is None:
+            return LogitTarget(int(np.argmax(self.logits(position))), centred)
+        return read_target(self.model.checkpoint, target, centred=centred)
+
+    def paths(
+        self,
+        target: TargetLike | Target | None = None,
+        *,
+        position: int | None = None,
+        top: int = 25,
+        max_order: int | None = None,
+        centred: bool = True,
+        limit: int = LIMIT,
+    ) -> PathTable:
+        """Rank the paths to a target by |value|, and close the sum.
+
+        `max_order` leaves paths of more heads unranked (they stay in the remainder). Raises
+        `LimitError` where more than `limit` paths would have to be valued.
+
+        >>> table = load("two-layer").run("to be or not to").paths(top=3)
+        >>> len(table), table.path_count, abs(table.gap) <= table.gap_bound
+        (3, 25, True)
+        """
+        _check_counts(top, max_order)
+        place = self.position(position)
+        what = self.target(target, position=place, centred=centred)
+        readout = what.readout(self.model.weights, place)
+        streams = tuple(stream[0] for stream in self.dense.residual)
+        found = rank(
+            self.frozen, readout, top=top, streams=streams, max_order=max_order, limit=limit
+        )
+        dense = float(what.dense(self.model.weights, streams[-1][place]))
+        listed_size = sum(abs(row.value) for row in found.rows)
+        rounding = found.rounding + gamma(len(found.rows) + 1) * (listed_size + abs(dense))
+        rounding += self._dense_rounding(what, readout)
+        return PathTable(
+            model=self.model.config.model_name,
+            tokens=tuple(self._source_token(n) for n in range(len(self.tokens))),
+            position=place,
+            target=what.describe(self.model.tokenizer),
+            dense=dense,
+            rows=self._rows(found, dense),
+            listed=found.listed,
+            remainder=found.remainder,
+            remainder_count=found.remainder_count,
+            gap=dense - (found.listed + found.remainder),
+            gap_bound=2 * rounding,
+            path_count=found.path_count,
+            certified=found.certified,
+            bound=found.bound,
+            max_order=None if found.certified else max_order,
+        )
+
+    def total(
+        self,
+        target: TargetLike | Target | None = None,
+        *,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> Totals:
+        """Sum all paths to a target without listing them, split by order, source and token."""
+        place = self.position(position)
+        what = self.target(target, position=place, centred=centred)
+        return totals(self.frozen, what.readout(self.model.weights, place))
+
+    def value(
+        self,
+        path: Path | str,
+        target: TargetLike | Target | None = None,
+        *,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> float:
+        """Give one path's value."""
+        split = self.value_by_token(path, target, position=position, centred=centred)
+        return float(split.sum())
+
+    def value_by_token(
+        self,
+        path: Path | str,
+        target: TargetLike | Target | None = None,
+        *,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> Array:
+        """Give one path's value split by source token: (position,)."""
+        place = self.position(position)
+        what = self.target(target, position=place, centred=centred)
+        readout = what.readout(self.model.weights, place)
+        return path_value_by_token(self.frozen, readout, _path(path))
+
+    def path_logits(self, path: Path | str, *, position: int | None = None) -> Array:
+        """Give what one path adds to every logit: (d_vocab_out,)."""
+        weights, wanted = self.model.weights, _path(path)
+        if wanted.source == "b_U" and weights.b_U is not None:
+            return weights.b_U
+        out: Array = path_stream(self.frozen, self.position(position), wanted) @ weights.W_U
+        return out
+
+    def _dense_rounding(self, what: Target, readout: Readout) -> float:
+        weights = self.model.weights
+        streams = tuple(stream[0] for stream in self.dense.residual)
+        reads = functionals(self.frozen, readout)
+        return (
+            stream_rounding(weights, self.patterns, streams, reads)
+            + constants_rounding(weights, self.patterns, reads)
+            + what.rounding(weights, streams[-1][readout.position])
+        )
+
+    def _rows(self, found: Ranking, dense: float) -> tuple[PathRow, ...]:
+        rows, running = [], 0.0
+        for number, ranked in enumerate(found.rows, start=1):
+            running += ranked.value
+            at = ranked.strongest
+            rows.append(
+                PathRow(
+                    rank=number,
+                    path=str(ranked.path),
+                    order=ranked.path.order,
+                    kind=ranked.path.kind,
+                    value=ranked.value,
+                    share=_ratio(ranked.value, dense),
+                    running=running,
+                    source_token=None if at is None else self._source_token(at),
+                    source_value=None if at is None else float(ranked.by_token[at]),
+                )
+            )
+        return tuple(rows)
+
+    def _source_token(self, position: int) -> SourceToken:
+        token = int(self.tokens[position])
+        return SourceToken(position, token, show_token(self.model.tokenizer, token))
+
+
+def _row(dense: Forward, row: int, length: int) -> Forward:
+    """Cut one prompt out of a padded batch, as a batch of one."""
+    one = slice(row, row + 1)
+    return Forward(
+        tokens=dense.tokens[one, :length],
+        mask=dense.mask[one, :length],
+        places=dense.places[one, :length],
+        patterns=tuple(pattern[one, :, :length, :length] for pattern in dense.patterns),
+        residual=tuple(stream[one, :length] for stream in dense.residual),
+    )
+
+
+def _mask(mask: Mask | None) -> npt.NDArray[np.bool_] | None:
+    return None if mask is None else np.asarray(mask)
+
+
+def _path(path: Path | str) -> Path:
+    return path if isinstance(path, Path) else Path.parse(path)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _check_counts(top: int, max_order: int | None) -> None:
+    for name, value in (("top", top), ("max_order", max_order)):
+        if value is not None and (type(value) is not int or value < 0):
+            raise PathExpandError(name, wanted="a whole number of at least 0", got=repr(value))

@@ -1,0 +1,1 @@
+"""The attention-only models that come with the package, as files."""

@@ -1,0 +1,1 @@
+"""What a frozen sum is worth: values of paths, totals, remainders, rankings, rounding bounds."""

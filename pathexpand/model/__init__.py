@@ -1,0 +1,1 @@
+"""What a model is: its configuration, weights, tokenizer and dense forward pass."""

