@@ -1,1 +1,75 @@
-"""A symbolic path-expansion engine for transformers."""
+"""A symbolic path-expansion engine for transformers: every path, ranked, and a sum that closes.
+
+>>> import pathexpand
+>>> run = pathexpand.load("two-layer").run("to be or not to")
+>>> table = run.paths(top=5)
+>>> abs(table.gap) <= table.gap_bound
+True
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# What `pathexpand.NAME` gives and where it lives. Imported at first use: `import pathexpand`
+# itself loads nothing.
+_PUBLIC = {
+    "Checkpoint": "pathexpand.model.checkpoint",
+    "Config": "pathexpand.model.config",
+    "Expansion": "pathexpand.symbolic",
+    "Factored": "pathexpand.lowrank",
+    "Head": "pathexpand.symbolic",
+    "Model": "pathexpand.api",
+    "Network": "pathexpand.symbolic",
+    "NormTable": "pathexpand.table",
+    "Path": "pathexpand.symbolic",
+    "PathExpandError": "pathexpand.errors",
+    "PathTable": "pathexpand.table",
+    "Run": "pathexpand.api",
+    "Term": "pathexpand.symbolic",
+    "count": "pathexpand.symbolic",
+    "equation": "pathexpand.symbolic",
+    "expand": "pathexpand.symbolic",
+    "from_state_dict": "pathexpand.api",
+    "iterate": "pathexpand.symbolic",
+    "load": "pathexpand.api",
+    "verify_run": "pathexpand.laws",
+}
+__all__ = [*_PUBLIC, "__version__"]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from pathexpand.api import Model, Run, from_state_dict, load
+    from pathexpand.errors import PathExpandError
+    from pathexpand.laws import verify_run
+    from pathexpand.lowrank import Factored
+    from pathexpand.model.checkpoint import Checkpoint
+    from pathexpand.model.config import Config
+    from pathexpand.symbolic import (
+        Expansion,
+        Head,
+        Network,
+        Path,
+        Term,
+        count,
+        equation,
+        expand,
+        iterate,
+    )
+    from pathexpand.table import NormTable, PathTable
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'pathexpand' has no attribute {name!r}")
+    value = getattr(import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted([*globals(), *_PUBLIC])

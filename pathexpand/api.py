@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.engine.enumeration import LIMIT
-from pathexpand.engine.norm import path_matrix, rank_by_norm
+from pathexpand.engine.norm import path_factors, path_matrix, rank_by_norm
 from pathexpand.engine.ranking import Ranking, rank
 from pathexpand.engine.rounding import constants_rounding, gamma, stream_rounding
 from pathexpand.engine.total import Totals, functionals, totals
 from pathexpand.engine.value import Readout, path_stream, path_value_by_token
 from pathexpand.errors import PathExpandError, PromptError
 from pathexpand.frozen import FrozenSum, freeze, network_of
-from pathexpand.lowrank import Factored
+from pathexpand.lowrank import Contraction, Factored, plan
 from pathexpand.model.checkpoint import Checkpoint, checkpoint_from_state_dict, read_checkpoint
 from pathexpand.model.config import Config
 from pathexpand.model.forward import Forward, forward, logits
@@ -80,8 +80,13 @@ class Model:
         `notation` is "paper" (column vectors, read right to left) or "code" (row vectors, as the
         arrays are); `format` is "text" or "latex".
 
-        >>> print(load("zero-layer").equation())
-        T = Id ⊗ W_U W_E
+        >>> print(load("one-layer").equation())
+        T = (Id ⊗ W_U) (Id ⊗ Id + Σ_{h∈L0} A^h ⊗ W_OV^h) (Id ⊗ W_E)
+          = Id ⊗ W_U W_E                   [1]
+          + Σ_{h∈L0} A^h ⊗ W_U W_OV^h W_E  [4]
+        <BLANKLINE>
+        [n] terms of each kind, 5 in all
+        L0 = {L0H0, …, L0H3}
         """
         return equation(self.network, notation=notation, format=format)
 
@@ -140,6 +145,15 @@ class Model:
         """Give a path's matrix from its source to the logits, in factors (inputs, d_vocab_out)."""
         return path_matrix(self.weights, _path(path))
 
+    def contraction(self, path: Path | str) -> Contraction:
+        """Give the cheapest order in which to multiply out a path's matrix, and what it costs.
+
+        >>> print(load("one-layer").contraction("embed > L0H1"))  # doctest: +ELLIPSIS
+        step  product ...
+        """
+        factors = path_factors(self.weights, _path(path))
+        return plan([factor.shape for factor in factors.values()], names=list(factors))
+
     def _runs(self, prompts: list[Tokens]) -> list[Run]:
         batch = pad(prompts)
         dense = forward(self.weights, self.config, batch.ids, batch.mask)
@@ -161,7 +175,8 @@ class Run:
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
         """The token ids, (position,)."""
-        return self.dense.tokens[0]
+        tokens: npt.NDArray[np.int64] = self.dense.tokens[0]
+        return tokens
 
     @property
     def patterns(self) -> tuple[Array, ...]:
@@ -188,7 +203,7 @@ class Run:
             raise PromptError(
                 f"position {given}", wanted=f"{-mask.size} to {mask.size - 1} for this prompt"
             )
-        place = int(given) % mask.size
+        place: int = int(given) % int(mask.size)
         if not mask[place]:
             raise PromptError(f"position {given}", wanted="a real token", got="padding")
         return place

@@ -18,9 +18,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrozenSource:
-    """An array (position, d_model) born in the stream once `source.boundary` layers are passed."""
+    """An array (position, d_model) born in the stream once `boundary` layers are passed."""
 
-    source: Source
+    label: str
+    boundary: int
     values: Array
 
 
@@ -57,12 +58,10 @@ class FrozenSum:
 
     def network(self) -> Network:
         """Give the symbolic network whose terms are this sum's paths."""
-        sources = [each.source for each in self.sources]
+        sources = [Source(each.label, each.boundary) for each in self.sources]
         if self.has_unembed_bias:
             sources.append(Source.named("b_U"))
-        return Network(
-            layers=tuple(layer.heads for layer in self.layers), sources=tuple(sources)
-        )
+        return Network(layers=tuple(layer.heads for layer in self.layers), sources=tuple(sources))
 
 
 def freeze(weights: Weights, config: Config, run: Forward, *, row: int = 0) -> FrozenSum:
@@ -71,17 +70,16 @@ def freeze(weights: Weights, config: Config, run: Forward, *, row: int = 0) -> F
     Tokens and, where they enter the stream, positions are sources born before the first layer;
     a layer's biases are one source born after it.
     """
-    sources = [FrozenSource(Source("embed", 0), weights.W_E[run.tokens[row]])]
+    sources = [FrozenSource("embed", 0, weights.W_E[run.tokens[row]])]
     if config.positional_embedding_type == "standard" and weights.W_pos is not None:
-        sources.append(FrozenSource(Source("pos", 0), weights.W_pos[run.places[row]]))
+        sources.append(FrozenSource("pos", 0, weights.W_pos[run.places[row]]))
     layers = []
     for index, block in enumerate(weights.blocks):
         attn, patterns = block.attn, run.patterns[index][row]
         heads = tuple(Head(index, head) for head in range(len(attn.W_V)))
         layers.append(FrozenLayer(heads, patterns, attn.W_V, attn.W_O))
         if attn.b_V is not None or attn.b_O is not None:
-            source = Source(f"L{index}bias", index + 1)
-            sources.append(FrozenSource(source, bias_source(attn, patterns)))
+            sources.append(FrozenSource(f"L{index}bias", index + 1, bias_source(attn, patterns)))
     return FrozenSum(tuple(sources), tuple(layers), run.mask[row], weights.b_U is not None)
 
 

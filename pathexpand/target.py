@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.engine.rounding import gamma
+from pathexpand.engine.rounding import TINY, gamma
 from pathexpand.engine.value import Readout
 from pathexpand.errors import PromptError
 from pathexpand.model.checkpoint import Checkpoint
@@ -36,7 +36,7 @@ class LogitTarget:
         direction = weights.W_U[:, self.token]
         constant = 0 if weights.b_U is None else weights.b_U[self.token]
         if self.centred:
-            direction = direction - _mean(weights.W_U)
+            direction = direction - weights.mean_unembed
             constant = constant if weights.b_U is None else constant - _mean(weights.b_U)
         return Readout(position, direction, constant)
 
@@ -47,13 +47,15 @@ class LogitTarget:
 
     def rounding(self, weights: Weights, stream: Array) -> float:
         """Bound the rounding of the readout: in the logits, and in the centred direction."""
-        size = abs(stream) @ abs(weights.W_U)  # (d_vocab_out,)
-        size = size if weights.b_U is None else size + abs(weights.b_U)
         d_model, vocab = weights.W_U.shape
+        size = float(abs(stream) @ abs(weights.W_U[:, self.token])) + TINY
+        mean = float(abs(stream) @ weights.mean_unembed_size)
+        if weights.b_U is not None:
+            size, mean = size + float(abs(weights.b_U[self.token])), mean + _mean(abs(weights.b_U))
         if not self.centred:
-            return gamma(d_model + 1) * float(size[self.token])
+            return gamma(d_model + 1) * size
         # Once in the mean of the logits, once in the mean of the columns.
-        return 2 * gamma(d_model + vocab + 2) * float(size[self.token] + size.mean())
+        return 2 * gamma(d_model + vocab + 2) * (size + mean)
 
     def describe(self, tokenizer: Tokenizer | None) -> str:
         """Name the target for a table's head."""
@@ -85,7 +87,7 @@ class DifferenceTarget:
         size = float((abs(stream) @ abs(some)).sum())
         if weights.b_U is not None:
             size += float(abs(weights.b_U[[self.token, self.other]]).sum())
-        return 2 * gamma(len(stream) + 2) * size
+        return 2 * gamma(len(stream) + 2) * (size + TINY)
 
     def describe(self, tokenizer: Tokenizer | None) -> str:
         """Name the target for a table's head."""
@@ -110,7 +112,7 @@ class DirectionTarget:
 
     def rounding(self, weights: Weights, stream: Array) -> float:
         """Bound the rounding of the readout."""
-        return gamma(len(stream)) * float(abs(stream) @ abs(self.direction))
+        return gamma(len(stream)) * float(abs(stream) @ abs(self.direction) + TINY)
 
     def describe(self, tokenizer: Tokenizer | None) -> str:
         """Name the target for a table's head."""
@@ -156,7 +158,9 @@ def _read_text(checkpoint: Checkpoint, text: str, *, centred: bool) -> Target:
         raise whole
     if len(pairs) > 1:
         raise PromptError(
-            f"target {text!r}", wanted="one way to split it at '-'", got=f"{len(pairs)}",
+            f"target {text!r}",
+            wanted="one way to split it at '-'",
+            got=f"{len(pairs)}",
             remedy="give the two tokens by id",
         )
     return _difference(*pairs[0])
@@ -189,14 +193,18 @@ def _token_of_text(checkpoint: Checkpoint, text: str) -> int:
     tokenizer = checkpoint.tokenizer
     if tokenizer is None:
         raise PromptError(
-            f"target {text!r}", wanted="a token id", got="text",
+            f"target {text!r}",
+            wanted="a token id",
+            got="text",
             remedy="this model has no tokenizer.json",
         )
     ids = tokenizer.encode(text)
     if len(ids) != 1:
         shown = " ".join(tokenizer.show(each) for each in ids[:8])
         raise PromptError(
-            f"target {text!r}", wanted="one token", got=f"{len(ids)}{': ' if ids else ''}{shown}",
+            f"target {text!r}",
+            wanted="one token",
+            got=f"{len(ids)}{': ' if ids else ''}{shown}",
             remedy="mind the leading space, or give an id",
         )
     return ids[0]

@@ -15,6 +15,7 @@ from pathexpand.frozen import FrozenSum
 from pathexpand.symbolic import Head, Network, Path
 
 Array = npt.NDArray[Any]
+Word = tuple[Head, ...]
 LIMIT = 2_000_000
 _BLOCK = 4096  # suffixes extended together: enough for full speed, small in memory
 
@@ -24,7 +25,7 @@ class Valued:
     """Paths from one source, one a word of heads, and their values (word,)."""
 
     source: str
-    words: list[tuple[Head, ...]]
+    words: list[Word]
     values: Array
 
 
@@ -50,15 +51,14 @@ def enumerate_values(
     """
     most = len(frozen.layers) if max_order is None else max_order
     start = empty_suffix(frozen, readout)
-    blocks = [(len(frozen.layers), [()], start.row[None], start.vector[None])]
+    words: list[Word] = [()]
+    blocks = [(len(frozen.layers), words, start.row[None], start.vector[None])]
     if frozen.has_unembed_bias:
-        yield Valued("b_U", [()], np.array([readout.constant], dtype=start.row.dtype))
+        yield Valued("b_U", words, np.array([readout.constant], dtype=start.row.dtype))
     while blocks:
         boundary, words, rows, vectors = blocks.pop()
-        for source in (s for s in frozen.sources if s.source.boundary == boundary):
-            yield Valued(
-                source.source.label, words, ((rows @ source.values) * vectors).sum(axis=1)
-            )
+        for source in (s for s in frozen.sources if s.boundary == boundary):
+            yield Valued(source.label, words, ((rows @ source.values) * vectors).sum(axis=1))
         if boundary:
             longer = _extended(frozen, boundary - 1, words, rows, vectors, most)
             for at in range(0, len(longer[0]), _BLOCK):
@@ -67,8 +67,8 @@ def enumerate_values(
 
 
 def _extended(
-    frozen: FrozenSum, index: int, words: list[Any], rows: Array, vectors: Array, most: int
-) -> tuple[list[Any], Array, Array]:
+    frozen: FrozenSum, index: int, words: list[Word], rows: Array, vectors: Array, most: int
+) -> tuple[list[Word], Array, Array]:
     """Give the suffixes and all their extensions by one head of a layer."""
     layer = frozen.layers[index]
     short = np.array([len(word) < most for word in words])
@@ -99,18 +99,28 @@ def top_paths(
     kept: list[tuple[float, Path]] = []
     for valued in enumerate_values(frozen, readout, max_order=max_order):
         sizes = abs(np.asarray(valued.values, dtype=np.float64))
-        floor = kept[top][0] if len(kept) > top else 0.0
-        # A block's arithmetic may differ from a single path's in the last digits, so near-equals
-        # of the last kept value stay until they are valued one by one.
-        for index in np.flatnonzero(sizes >= floor * (1 - 1e-9)):
+        for index in np.flatnonzero(sizes >= _floor(kept, top)):
             kept.append((float(sizes[index]), Path(valued.source, valued.words[index])))
-        kept.sort(key=lambda each: (-each[0], each[1]))
-        if len(kept) > top:
-            floor = kept[top][0] * (1 - 1e-9)
-            kept = [each for n, each in enumerate(kept) if n <= top or floor < each[0] < kept[top][0]]
+        kept.sort(key=_by_size)
+        last = kept[top][0] if len(kept) > top else 0.0
+        kept = kept[: top + 1] + [e for e in kept[top + 1 :] if _floor(kept, top) < e[0] < last]
     exact = [(abs(float(path_value(frozen, readout, path))), path) for _, path in kept]
-    exact.sort(key=lambda each: (-each[0], each[1]))
-    return TopPaths(tuple(path for _, path in exact[:top]), exact[top][0] if len(exact) > top else 0.0)
+    exact.sort(key=_by_size)
+    bound = exact[top][0] if len(exact) > top else 0.0
+    return TopPaths(tuple(path for _, path in exact[:top]), bound)
+
+
+def _floor(kept: list[tuple[float, Path]], top: int) -> float:
+    """Give the size below which no path can be listed any more.
+
+    A block's arithmetic may differ from a single path's in the last digits, so near-equals of the
+    last kept value stay until they are valued one by one.
+    """
+    return kept[top][0] * (1 - 1e-9) if len(kept) > top else 0.0
+
+
+def _by_size(entry: tuple[float, Path]) -> tuple[float, Path]:
+    return -entry[0], entry[1]
 
 
 def check_limit(network: Network, max_order: int | None, limit: int) -> None:

@@ -17,6 +17,7 @@ from pathexpand.model.weights import Weights
 from pathexpand.symbolic import Head, Network, Path
 
 Array = npt.NDArray[Any]
+Word = tuple[Head, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +36,31 @@ class NormRanking:
     bound: float | None
 
 
-def path_matrix(weights: Weights, path: Path) -> Factored:
-    """Give a path's matrix from source to logits, kept in factors: (inputs, d_vocab_out).
+def path_factors(weights: Weights, path: Path) -> dict[str, Array]:
+    """Give a path's matrix as the chain of its factors, named, from source to logits.
 
-    The inputs are the vocabulary, the positions, or one constant: a bias as it is where every
-    pattern row sums to 1.
+    The source's rows are the vocabulary, the positions, or one constant: a bias as it is where
+    every pattern row sums to 1.
     """
     if path.source == "b_U":
         if weights.b_U is None:
             raise _no_source(path)
-        return Factored(np.ones((1, 1)), weights.b_U[None])
-    matrix = Factored(_source_rows(weights, path), np.eye(weights.W_U.shape[0]))
+        return {"b_U": weights.b_U[None]}  # (1, d_vocab_out)
+    factors = {path.source: _source_rows(weights, path)}  # (inputs, d_model)
     for head in path.components:
+        if head.layer >= len(weights.blocks) or head.index >= len(
+            weights.blocks[head.layer].attn.W_V
+        ):
+            raise PathExpandError(f"path {path}", wanted="heads of the model", got=head.label)
         attn = weights.blocks[head.layer].attn
-        matrix = matrix @ Factored(attn.W_V[head.index], attn.W_O[head.index])
-    return matrix @ weights.W_U
+        factors[f"W_V {head.label}"] = attn.W_V[head.index]  # (d_model, d_head)
+        factors[f"W_O {head.label}"] = attn.W_O[head.index]  # (d_head, d_model)
+    return factors | {"W_U": weights.W_U}
+
+
+def path_matrix(weights: Weights, path: Path) -> Factored:
+    """Give a path's matrix from source to logits, kept in factors: (inputs, d_vocab_out)."""
+    return Factored.product(list(path_factors(weights, path).values()))
 
 
 def rank_by_norm(
@@ -90,7 +101,7 @@ def _norms(
     """
     readout = _triangle(weights.W_U.T).T  # (d_model, d_model): W_U up to an orthonormal factor
     most = len(network.layers) if max_order is None else max_order
-    words: list[tuple[tuple[Head, ...], Array]] = []
+    words: list[tuple[Word, Array]] = []
     for boundary in range(len(network.layers), -1, -1):
         for source in (s for s in network.sources if s.boundary == boundary):
             start = _triangle(_source_rows(weights, Path(source.label)))  # (rows, d_model)
@@ -111,12 +122,12 @@ def _norms(
 def _longer(
     weights: Weights,
     heads: tuple[Head, ...],
-    words: list[tuple[tuple[Head, ...], Array]],
+    words: list[tuple[Word, Array]],
     readout: Array,
     most: int,
-) -> list[tuple[tuple[Head, ...], Array]]:
+) -> list[tuple[Word, Array]]:
     """Give the words that start with a head of one layer, each with its core (d_head, d_head)."""
-    out = []
+    out: list[tuple[Word, Array]] = []
     for head in heads:
         w_o = weights.blocks[head.layer].attn.W_O[head.index]  # (d_head, d_model)
         out.append(((head,), _triangle((w_o @ readout).T).T))  # (d_head, at most d_head)
@@ -134,8 +145,7 @@ def _triangle(matrix: Array) -> Array:
     """Give R of a QR decomposition, or the matrix itself where it is wide already."""
     if matrix.shape[0] <= matrix.shape[1]:
         return matrix
-    out: Array = np.linalg.qr(matrix, mode="r")
-    return out
+    return np.asarray(np.linalg.qr(matrix, mode="r"))
 
 
 def _source_rows(weights: Weights, path: Path) -> Array:

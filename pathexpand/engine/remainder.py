@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.engine.rounding import gamma
+from pathexpand.engine.rounding import TINY, UNIT, gamma
 from pathexpand.engine.value import Readout, Suffix, completed, empty_suffix, prepend
 from pathexpand.frozen import FrozenLayer, FrozenSource, FrozenSum
 from pathexpand.symbolic import Head, Path
@@ -77,14 +77,16 @@ def remainder(
     root = tree.suffixes[()]
     sizes = [None] * (len(frozen.layers) + 1) if streams is None else [abs(x) for x in streams]
     free = np.zeros((root.row.size, root.vector.size), dtype=root.vector.dtype)
-    free_count, value, count, rounding = 0, free.dtype.type(0) if free.dtype != object else 0, 0, 0.0
+    value: Any = 0
+    free_count, count, rounding = 0, 0, 0.0
     for boundary in reversed(range(len(frozen.layers) + 1)):
         active = tree.active(boundary)
-        for source in (s for s in frozen.sources if s.source.boundary == boundary):
-            left = [word for word in active if (word, source.source.label) not in tree.stops]
-            value = value + (free * source.values).sum(axis=1).sum()
-            for word in left:
-                value = value + completed(tree.suffixes[word], source).sum()
+        for source in (s for s in frozen.sources if s.boundary == boundary):
+            left = [word for word in active if (word, source.label) not in tree.stops]
+            for part in _stopping(free, [tree.suffixes[word] for word in left], source):
+                value = value + part
+                # Any number of additions may follow one another: each is off by its own result.
+                rounding += 0.0 if streams is None else UNIT * abs(float(value))
             count += free_count + len(left)
             if streams is not None:
                 rounding += _stop_rounding(free, [tree.suffixes[w] for w in active], source)
@@ -95,9 +97,17 @@ def remainder(
             free_count += len(layer.heads) * free_count + carried.taken
     if frozen.has_unembed_bias and ((), "b_U") not in tree.stops:
         value, count = value + readout.constant, count + 1
+        rounding += 0.0 if streams is None else UNIT * abs(float(value))
     if streams is not None:
         rounding += _suffix_rounding(frozen, tree, sizes)
     return Remainder(value, count, rounding)
+
+
+def _stopping(free: Array, suffixes: list[Suffix], source: FrozenSource) -> Iterator[Any]:
+    """Yield what stops at a source: the free functional's reading of it, and each suffix's."""
+    yield (free * source.values).sum(axis=1).sum()
+    for suffix in suffixes:
+        yield completed(suffix, source).sum()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,7 @@ class _Carried:
 def _carry(
     layer: FrozenLayer, free: Array, tree: Listed, active: list[Word], size: Array | None
 ) -> _Carried:
-    """Carry the free functional, and every unlisted step out of a listed suffix, through a layer."""
+    """Carry the free functional through a layer, with each unlisted step out of a suffix."""
     rows = np.stack([tree.suffixes[word].row for word in active])  # (suffix, position)
     vectors = np.stack([tree.suffixes[word].vector for word in active])  # (suffix, d_model)
     out, spread, taken = free, abs(free), 0
@@ -122,7 +132,8 @@ def _carry(
         out = out + (pattern.T @ (reads @ w_o.T)) @ w_v.T
         if size is not None:
             most = abs(free) + abs(rows[keep]).T @ abs(vectors[keep])
-            spread = spread + (abs(pattern).T @ (most @ abs(w_o).T)) @ abs(w_v).T
+            mixed = abs(pattern).T @ (most @ abs(w_o).T + TINY) + TINY  # (position, d_head)
+            spread = spread + mixed @ abs(w_v).T + TINY
     if size is None:
         return _Carried(out, taken, 0.0)
     # Roundings met by one product on its way: the sum over suffixes, three matrix products, the
@@ -133,9 +144,9 @@ def _carry(
 
 def _stop_rounding(free: Array, suffixes: list[Suffix], source: FrozenSource) -> float:
     values = abs(source.values)  # (position, d_model)
-    total = float((abs(free) * values).sum())
-    total += sum(float(abs(s.row) @ (values @ abs(s.vector))) for s in suffixes)
-    return gamma(sum(values.shape) + len(suffixes) + 2) * total
+    total = float((abs(free) * values + TINY).sum())
+    total += sum(float(abs(s.row) @ (values @ abs(s.vector) + TINY)) + TINY for s in suffixes)
+    return gamma(sum(values.shape) + 2) * total
 
 
 def _suffix_rounding(frozen: FrozenSum, tree: Listed, sizes: Sequence[Any]) -> float:
@@ -147,7 +158,8 @@ def _suffix_rounding(frozen: FrozenSum, tree: Listed, sizes: Sequence[Any]) -> f
         head, before = word[0], tree.suffixes[word[1:]]
         layer, size = frozen.layers[head.layer], sizes[head.layer]
         w_v, w_o = abs(layer.W_V[head.index]), abs(layer.W_O[head.index])
-        row = gamma(before.row.size) * (abs(before.row) @ abs(layer.patterns[head.index]))
-        vector = gamma(sum(w_v.shape)) * (w_v @ (w_o @ abs(before.vector)))
+        row = abs(before.row) @ abs(layer.patterns[head.index]) + TINY
+        row *= gamma(before.row.size)
+        vector = gamma(sum(w_v.shape)) * (w_v @ (w_o @ abs(before.vector) + TINY) + TINY)
         total += float((row @ size) @ abs(suffix.vector) + (abs(suffix.row) @ size) @ vector)
     return total

@@ -3,9 +3,11 @@
 For frozen patterns the model is linear, so a rounding error made at one place reaches the result
 only through the functional that reads that place: error = Σ ⟨functional, local error⟩. Each local
 error is at most gamma(n) times the same expression with every number replaced by its size
-(Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Functionals and streams are
-the computed ones; what that leaves out is of second order in the unit, and the whole is doubled
-for it.
+(Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Sizes are floored at `TINY`,
+since below it a number is rounded to a fixed grid and no longer to so many digits. Functionals and
+streams are the computed ones; what that leaves out is of second order in the unit, and the whole
+is doubled for it. (Second-order terms could only show where a stream and the functional that reads
+it both cancel to the last digit at the same place: then the bound is itself at rounding level.)
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathexpand.model.weights import Attention, Weights
 
 Array = npt.NDArray[Any]
 UNIT = float(np.finfo(np.float64).eps) / 2
+TINY = 2.0**-1021  # UNIT * TINY is the smallest float: the error of one underflow
 
 
 def gamma(steps: int) -> float:
@@ -39,7 +42,7 @@ def stream_rounding(
     `patterns[l]` (head, query, key); `streams[l]` and `reads[l]` (position, d_model), the stream
     before layer l and the functional that reads it.
     """
-    total = gamma(1) * float((abs(streams[0]) * abs(reads[0])).sum())
+    total = gamma(1) * float(((abs(streams[0]) + TINY) * abs(reads[0])).sum())
     for index, block in enumerate(weights.blocks):
         local = _layer_size(block.attn, patterns[index], abs(streams[index]))
         heads, d_model, d_head = block.attn.W_V.shape
@@ -60,7 +63,7 @@ def constants_rounding(
             continue
         size = np.zeros_like(reads[index + 1])
         for pattern, bias, out in zip(patterns[index], attn.b_V, attn.W_O, strict=True):
-            size = size + np.outer(abs(pattern).sum(axis=1), abs(bias) @ abs(out))
+            size = size + np.outer(abs(pattern).sum(axis=1), abs(bias) @ abs(out) + TINY) + TINY
         size = size if attn.b_O is None else size + abs(attn.b_O)
         steps = patterns[index].shape[-1] + attn.b_V.shape[-1] + len(attn.b_V) + 2
         total += gamma(steps) * float((size * abs(reads[index + 1])).sum())
@@ -70,8 +73,9 @@ def constants_rounding(
 def _layer_size(attn: Attention, patterns: Array, stream: Array) -> Array:
     total = stream if attn.b_O is None else stream + abs(attn.b_O)
     for index, pattern in enumerate(patterns):
-        values = stream @ abs(attn.W_V[index])  # (position, d_head)
+        values = stream @ abs(attn.W_V[index]) + TINY  # (position, d_head)
         if attn.b_V is not None:
             values = values + abs(attn.b_V[index])
-        total = total + (abs(pattern) @ values) @ abs(attn.W_O[index])  # (position, d_model)
+        mixed = abs(pattern) @ values + TINY  # (position, d_head)
+        total = total + mixed @ abs(attn.W_O[index]) + TINY  # (position, d_model)
     return total

@@ -61,8 +61,8 @@ def totals(frozen: FrozenSum, readout: Readout) -> Totals:
         reads = reads.copy()
         reads[1 : some + 1] += pullback(frozen.layers[index], reads[:some])
         born[index] = reads
-    names = [each.source.label for each in frozen.sources]
-    columns = [(born[each.source.boundary] * each.values).sum(axis=2) for each in frozen.sources]
+    names = [each.label for each in frozen.sources]
+    columns = [(born[each.boundary] * each.values).sum(axis=2) for each in frozen.sources]
     if frozen.has_unembed_bias:
         constant = np.zeros((depth + 1, suffix.row.size), dtype=suffix.vector.dtype)
         constant[0, readout.position] = readout.constant
@@ -83,7 +83,7 @@ def functionals(frozen: FrozenSum, readout: Readout) -> tuple[Array, ...]:
 
 
 def pullback(layer: FrozenLayer, reads: Array) -> Array:
-    """Carry functionals back through every head of a layer: (…, query, d_model) to (…, key, d_model)."""
+    """Carry functionals (…, query, d_model) back through every head: (…, key, d_model)."""
     out: Array = np.zeros_like(reads)
     for pattern, w_v, w_o in zip(layer.patterns, layer.W_V, layer.W_O, strict=True):
         out = out + (pattern.T @ (reads @ w_o.T)) @ w_v.T

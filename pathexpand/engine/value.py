@@ -78,7 +78,7 @@ def path_value_by_token(frozen: FrozenSum, readout: Readout, path: Path) -> Arra
         split = np.zeros(frozen.positions, dtype=readout.direction.dtype)
         split[readout.position] = readout.constant
         return split
-    source = next(each for each in frozen.sources if each.source.label == path.source)
+    source = next(each for each in frozen.sources if each.label == path.source)
     return completed(suffix_of(frozen, readout, path.components), source)
 
 
@@ -95,7 +95,7 @@ def path_stream(frozen: FrozenSum, position: int, path: Path) -> Array:
     check_path(frozen, path)
     if path.source == "b_U":
         raise PathExpandError("path b_U", wanted="a path through the stream", got="a logit bias")
-    source = next(each for each in frozen.sources if each.source.label == path.source)
+    source = next(each for each in frozen.sources if each.label == path.source)
     row = np.zeros(frozen.positions, dtype=source.values.dtype)
     row[position] = 1
     for head in reversed(path.components):
@@ -109,7 +109,7 @@ def path_stream(frozen: FrozenSum, position: int, path: Path) -> Array:
 
 def check_path(frozen: FrozenSum, path: Path) -> None:
     """Refuse a path that this sum does not have."""
-    births = {each.source.label: each.source.boundary for each in frozen.sources}
+    births = {each.label: each.boundary for each in frozen.sources}
     if path.source == "b_U" and frozen.has_unembed_bias:
         return
     if path.source not in births:

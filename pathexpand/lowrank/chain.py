@@ -88,8 +88,8 @@ def bottleneck(shapes: Sequence[Sequence[int]]) -> int:
     """Say after how many factors to cut a chain so that the halves meet in its smallest size.
 
     Takes 2-D shapes. 0 means that the row count is the smallest size, ``len(shapes)`` the column
-    count. Of equal sizes one between two factors wins, then the cut whose halves cost the fewest
-    multiplications, then the leftmost.
+    count. Of equal sizes the cut wins whose halves cost the fewest multiplications (so one between
+    two factors before an end, which saves no product), then the leftmost.
 
     Raises `CompositionError` where sizes do not meet.
 
@@ -101,10 +101,10 @@ def bottleneck(shapes: Sequence[Sequence[int]]) -> int:
     cost, _ = _cheapest(sizes)
     end = len(kept)
 
-    def price(cut: int) -> tuple[int, bool, float, int]:
-        outer = cut in (0, end)
-        work = cost[0, end - 1] if outer else cost[0, cut - 1] + cost[cut, end - 1]
-        return sizes[cut], outer, float(work), cut
+    def price(cut: int) -> tuple[int, float, int]:
+        whole = cut in (0, end)
+        work = cost[0, end - 1] if whole else cost[0, cut - 1] + cost[cut, end - 1]
+        return sizes[cut], float(work), cut
 
     return min(range(end + 1), key=price)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, NamedTuple, NoReturn, overload
+from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -269,9 +269,9 @@ class Factored:
             )
         left = np.hstack([self.left, other.left])  # (m, r1), (m, r2) -> (m, r1+r2)
         right = np.vstack([self.right, other.right])  # (r1, n), (r2, n) -> (r1+r2, n)
-        if left.shape[1] > min(self.shape):
-            return Factored.product([left, right])
-        return _computed(left, right)
+        side_by_side = _computed(left, right)
+        thick = side_by_side.rank_bound > min(self.shape)
+        return Factored.product([side_by_side]) if thick else side_by_side
 
     def __sub__(self, other: Factored) -> Factored:
         """Subtract, as the sum with the negative."""
@@ -299,8 +299,9 @@ class Factored:
         """Pickle and copy through the constructor, which freezes the arrays anew."""
         return _computed, (self.left, self.right)
 
-    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def __array__(self, *args: Any, **kwargs: Any) -> None:
         """Refuse to become an array silently."""
+        # typed None, not NoReturn: NoReturn would make type checkers take this for an array
         raise CompositionError(
             repr(self), wanted="no dense product by accident", remedy="call .dense() for an array"
         )
@@ -395,7 +396,7 @@ def _nothing_writes(array: Floats) -> bool:
     return owner is None  # other memory, a mapped file say, may change under us
 
 
-def _matrix(value: ArrayLike | Factored, *, subject: str) -> Floats:
+def _matrix(value: ArrayLike, *, subject: str) -> Floats:
     array = as_floats(value, subject=subject)
     if array.ndim != 2:
         raise CompositionError(subject, wanted="a matrix (2-D)", got=shape_text(array.shape))

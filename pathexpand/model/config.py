@@ -27,6 +27,9 @@ _REFUSED: tuple[tuple[str, tuple[object, ...], str], ...] = (
     ("use_local_attn", (None, False), "local attention windows"),
     ("attn_scores_soft_cap", (None, 0, -1), "a soft cap on attention scores"),
     ("output_logits_soft_cap", (None, 0, -1), "a soft cap on logits"),
+    ("use_attention_sinks", (None, False), "attention sinks"),
+    ("clip_qkv", (None,), "clamps on queries, keys and values"),
+    ("use_logn_attn", (None, False), "log-n attention scales"),
     ("num_experts", (None,), "mixtures of experts"),
     ("load_in_4bit", (None, False), "4-bit weights"),
 )
@@ -146,10 +149,8 @@ def read_config(file: FilePath) -> Config:
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FileError(
-            f"{file}", wanted="a configuration file", got="no such file"
-        ) from None
-    except (OSError, ValueError) as error:
+        raise FileError(f"{file}", wanted="a configuration file", got="no such file") from None
+    except (OSError, ValueError, RecursionError) as error:
         raise FileError(f"{file}", wanted="JSON", got=str(error)) from None
     if not isinstance(raw, dict):
         raise FileError(f"{file}", wanted="a JSON object", got=type(raw).__name__)
@@ -159,6 +160,8 @@ def read_config(file: FilePath) -> Config:
 def _settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.name for field in fields(Config)}
     settings = {key: value for key, value in raw.items() if key in known and value is not None}
+    if settings.get("d_vocab_out") == -1:  # TransformerLens for "as d_vocab"
+        del settings["d_vocab_out"]
     kind = raw.get("positional_embedding_type", "standard")
     if kind not in _POSITIONS:
         raise ModelError(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pathexpand.errors import FileError, ModelError
 
-_DTYPES: dict[str, str] = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_DTYPES: dict[str, str] = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "BOOL": "|b1"}
 
 
 def read_tensors(file: FilePath) -> dict[str, npt.NDArray[Any]]:
@@ -29,13 +29,11 @@ def read_tensors(file: FilePath) -> dict[str, npt.NDArray[Any]]:
     from safetensors import SafetensorError, deserialize
 
     try:
-        entries = deserialize(file.read_bytes())
+        entries = deserialize(file.read_bytes())  # type: ignore[no-untyped-call]
     except FileNotFoundError:
         raise FileError(f"{file}", wanted="a .safetensors file", got="no such file") from None
     except (OSError, SafetensorError) as error:
-        raise FileError(
-            f"{file}", wanted="a whole .safetensors file", got=str(error)
-        ) from None
+        raise FileError(f"{file}", wanted="a whole .safetensors file", got=str(error)) from None
     return {name: _array(name, entry) for name, entry in entries}
 
 

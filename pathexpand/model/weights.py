@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class Block:
     attn: Attention
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Weights:
     """All weights of a model.
 
@@ -61,6 +62,18 @@ class Weights:
     blocks: tuple[Block, ...] = ()
     W_pos: Array | None = None
     b_U: Array | None = None
+
+    @cached_property
+    def mean_unembed(self) -> Array:
+        """The mean over the vocabulary of W_U's columns: (d_model,)."""
+        out: Array = self.W_U.sum(axis=1) / self.W_U.shape[1]
+        return out
+
+    @cached_property
+    def mean_unembed_size(self) -> Array:
+        """The mean over the vocabulary of the absolute values of W_U's columns: (d_model,)."""
+        out: Array = abs(self.W_U).sum(axis=1) / self.W_U.shape[1]
+        return out
 
     def named(self) -> Iterator[tuple[str, Array]]:
         """Yield each tensor with its TransformerLens name, in a fixed order."""
@@ -80,7 +93,9 @@ class Weights:
 def wanted_shapes(config: Config) -> dict[str, tuple[tuple[int, ...], bool]]:
     """Give every tensor's TransformerLens name with its shape and whether it must be there."""
     heads, stream, head = config.n_heads, config.d_model, config.d_head
-    wanted: dict[str, tuple[tuple[int, ...], bool]] = {"embed.W_E": ((config.d_vocab, stream), True)}
+    wanted: dict[str, tuple[tuple[int, ...], bool]] = {
+        "embed.W_E": ((config.d_vocab, stream), True)
+    }
     if config.positional_embedding_type != "none":
         # Without attention, shortformer positions are read by nothing.
         needed = config.n_layers > 0 or config.positional_embedding_type == "standard"

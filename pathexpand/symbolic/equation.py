@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pathexpand.symbolic.maps import LinearMap
+from pathexpand.symbolic.maps import LinearMap, attention, ov
 from pathexpand.symbolic.network import Network, Source
 from pathexpand.symbolic.path import Head, source_map
 from pathexpand.symbolic.style import Style, check_choice, latex_label
@@ -108,10 +108,9 @@ def _source_symbol(sources: list[Source], style: Style) -> str:
 
 def _words(order: str, symbol: str, style: Style) -> str:
     labels = _variables(order)
-    unembed = "W_U"
-    positions = [_labelled("A", label, style) for label in labels]
-    outputs = [_labelled("OV", label, style) for label in labels]
-    return style.tensor(positions, [symbol, *outputs, unembed])
+    positions = [_pattern(label, style) for label in labels]
+    outputs = [_output(label, style) for label in labels]
+    return style.tensor(positions, [symbol, *outputs, "W_U"])
 
 
 def _variables(order: str) -> list[str]:
@@ -121,14 +120,16 @@ def _variables(order: str) -> list[str]:
     return ["h"] if order == "1" else [f"h{number + 1}" for number in range(int(order))]
 
 
-def _labelled(name: str, label: str, style: Style) -> str:
-    if label == "…":
-        return r"\cdots" if style.latex else label
-    if style.latex:
-        return f"{'W_{OV}' if name == 'OV' else name}^{{{latex_label(label)}}}"
-    if style.notation == "code":
-        return f"{name}[{label}]"
-    return f"W_{name}^{label}" if name == "OV" else f"{name}^{label}"
+def _pattern(label: str, style: Style) -> str:
+    return _ellipsis(style) if label == "…" else style.position_map(attention(label))
+
+
+def _output(label: str, style: Style) -> str:
+    return _ellipsis(style) if label == "…" else style.linear_map(ov(label))
+
+
+def _ellipsis(style: Style) -> str:
+    return r"\cdots" if style.latex else "…"
 
 
 def _sums(network: Network, sources: list[Source], order: int, style: Style) -> str:
@@ -154,7 +155,7 @@ def _filled(network: Network, source: Source) -> list[int]:
 def _member(variable: str, layers: list[int], style: Style) -> str:
     sets = [_set(layer, style) for layer in layers]
     if len(sets) > 3:
-        sets = [sets[0], r"\cdots" if style.latex else "…", sets[-1]]
+        sets = [sets[0], _ellipsis(style), sets[-1]]
     if style.latex:
         return rf"{latex_label(variable)} \in " + r" \cup ".join(sets)
     return f"{variable}∈" + "∪".join(sets)
@@ -202,7 +203,7 @@ def _factored(network: Network, style: Style) -> list[str]:
         return _recursion(network, constants, (unembed, start, last), style)
     stages = [_stage(str(number), style) for number, heads in enumerate(network.layers) if heads]
     if len(stages) > 4:
-        stages = [stages[0], r"\cdots" if style.latex else "…", stages[-1]]
+        stages = [stages[0], _ellipsis(style), stages[-1]]
     joint = " " if style.notation == "paper" or style.latex else " @ "
     product = _fill([unembed, *reversed(stages), f"({start})"], joint, style)
     return [f"T = {product}{last}"]
@@ -213,9 +214,8 @@ def _whole(source: Source, style: Style) -> str:
 
 
 def _stage(layer: str, style: Style) -> str:
-    inner = _labelled("A", "h", style), _labelled("OV", "h", style)
     belongs = rf"h \in L_{{{layer}}}" if style.latex else f"h∈L{layer}"
-    heads = _sum(belongs, style) + style.tensor([inner[0]], [inner[1]])
+    heads = _sum(belongs, style) + style.tensor([_pattern("h", style)], [_output("h", style)])
     identity = style.tensor([], [])
     return rf"\Bigl({identity} + {heads}\Bigr)" if style.latex else f"({identity} + {heads})"
 

@@ -227,13 +227,19 @@ def _multiply_out(
     if isinstance(node, Sum):
         return _add(node, terms, budget)
     assert isinstance(node, Then)
-    # What the later factors need at least is not there for the earlier ones to use.
-    budget -= sum(_lowest(orders[id(factor)]) for factor in node.factors)
-    product = {Term((), (), at=node.source): 1}
-    for factor in node.factors:
-        budget += _lowest(orders[id(factor)])
-        product = _compose(product, terms[id(factor)], budget)
-    return product
+    lowest = [_lowest(orders[id(factor)]) for factor in node.factors]
+    return _product([terms[id(factor)] for factor in node.factors], lowest, budget)
+
+
+def _product(factors: list[dict[Term, int]], lowest: list[int], budget: int) -> dict[Term, int]:
+    """Multiply by halves: nearly every product is then a final one, and recursion stays shallow."""
+    if len(factors) == 1:
+        return {term: number for term, number in factors[0].items() if term.order <= budget}
+    half = len(factors) // 2
+    # What the other half needs at least is not there for this one to use.
+    earlier = _product(factors[:half], lowest[:half], budget - sum(lowest[half:]))
+    later = _product(factors[half:], lowest[half:], budget - sum(lowest[:half]))
+    return _compose(earlier, later, budget)
 
 
 def _add(node: Sum, terms: dict[int, dict[Term, int]], budget: int) -> dict[Term, int]:
@@ -243,18 +249,28 @@ def _add(node: Sum, terms: dict[int, dict[Term, int]], budget: int) -> dict[Term
             for term, coefficient in terms.get(id(part), {}).items():
                 if term.order <= budget:
                     sums[term] = sums.get(term, 0) + weight * coefficient
-    return {term: coefficient for term, coefficient in sums.items() if coefficient}
+    return _nonzero(sums)
 
 
 def _compose(earlier: dict[Term, int], later: dict[Term, int], budget: int) -> dict[Term, int]:
     """Apply (A2 ⊗ W2)(A1 ⊗ W1) = A2 A1 ⊗ W2 W1 to every pair of an order within the budget."""
+    by_order: dict[int, list[tuple[Term, int]]] = {}
+    for second, times in later.items():
+        by_order.setdefault(second.order, []).append((second, times))
     product: dict[Term, int] = {}
     for first, weight in earlier.items():
-        for second, times in later.items():
-            if first.order + second.order <= budget:
-                term = compose(first, second)
-                product[term] = product.get(term, 0) + weight * times
-    return {term: coefficient for term, coefficient in product.items() if coefficient}
+        for order, seconds in by_order.items():
+            if first.order + order <= budget:
+                for second, times in seconds:
+                    term = compose(first, second)
+                    product[term] = product.get(term, 0) + weight * times
+    return _nonzero(product)
+
+
+def _nonzero(sums: dict[Term, int]) -> dict[Term, int]:
+    if all(sums.values()):
+        return sums
+    return {term: coefficient for term, coefficient in sums.items() if coefficient}
 
 
 def compose(earlier: Term, later: Term) -> Term:

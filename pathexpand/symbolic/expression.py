@@ -87,6 +87,7 @@ class Term(Expression):
     at: InitVar[Space | None] = None
     source: Space = field(init=False, repr=False)
     target: Space = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self, at: Space | None) -> None:
         """Check that the maps meet, and note where the word starts and ends."""
@@ -99,10 +100,12 @@ class Term(Expression):
             raise CompositionError(f"word of {word[0]}", wanted=f"a start in {at}", got=str(source))
         object.__setattr__(self, "source", source)
         object.__setattr__(self, "target", word[-1].target if word else source)
+        # Kept, because a term is looked up far more often than it is built.
+        object.__setattr__(self, "_hash", hash((self.position_word, word)))
 
     def __hash__(self) -> int:
         """Hash by the words."""
-        return hash((self.position_word, self.linear_word))
+        return self._hash
 
     @property
     def order(self) -> int:

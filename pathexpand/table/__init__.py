@@ -1,5 +1,7 @@
 """Path tables: what a ranking says, and every form it is shown or saved in."""
 
-from pathexpand.table.path_table import NormRow, NormTable, PathRow, PathTable, SourceToken
+from pathexpand.table.abstract import Table
+from pathexpand.table.norm_table import NormRow, NormTable
+from pathexpand.table.path_table import PathRow, PathTable, SourceToken
 
-__all__ = ["NormRow", "NormTable", "PathRow", "PathTable", "SourceToken"]
+__all__ = ["NormRow", "NormTable", "PathRow", "PathTable", "SourceToken", "Table"]

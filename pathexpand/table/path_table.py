@@ -1,22 +1,37 @@
-"""The table of ranked paths of a run, and the one from weights alone."""
+"""The table of ranked paths of a run, closed by a remainder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pandas
+from pathexpand.errors import PathExpandError
+from pathexpand.table.abstract import Table
+from pathexpand.table.document import Record, check_finite, read
+from pathexpand.table.sheet import Sheet
 
 
 @dataclass(frozen=True, slots=True)
 class SourceToken:
-    """A token of the prompt: its position, its id, and its text made visible."""
+    """A token of the prompt: its position, its id, and its text made visible.
+
+    >>> SourceToken(12, 816, "' bu'")
+    SourceToken(position=12, id=816, text="' bu'")
+    """
 
     position: int
     id: int
     text: str
+
+    def __post_init__(self) -> None:
+        """Refuse a position or an id below 0."""
+        if self.position < 0 or self.id < 0:
+            raise PathExpandError(
+                "source token",
+                wanted="a position and an id of at least 0",
+                got=f"{self.position} and {self.id}",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +41,9 @@ class PathRow:
     `share` is the value over the dense value (None where that is 0), `running` the sum of the
     values down to this row, `source_token` the token with the largest part of the value and
     `source_value` that part.
+
+    >>> PathRow(1, "embed", 0, "direct", 2.0, 0.5, 2.0, SourceToken(0, 7, "'a'"), 2.0).share
+    0.5
     """
 
     rank: int
@@ -38,15 +56,51 @@ class PathRow:
     source_token: SourceToken | None
     source_value: float | None
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not finite."""
+        check_finite(
+            value=self.value,
+            share=self.share,
+            running=self.running,
+            source_value=self.source_value,
+        )
 
-@dataclass(frozen=True, slots=True)
-class PathTable:
+    def record(self) -> dict[str, Any]:
+        """Give the row as a flat dictionary.
+
+        >>> row = PathRow(1, "b_U", 0, "direct", 2.0, 0.5, 2.0, None, None)
+        >>> row.record()["path"], row.record()["source_token"]
+        ('b_U', None)
+        """
+        token = self.source_token
+        return {
+            "rank": self.rank,
+            "path": self.path,
+            "order": self.order,
+            "kind": self.kind,
+            "value": self.value,
+            "share": self.share,
+            "running": self.running,
+            "source_token": None if token is None else token.text,
+            "source_position": None if token is None else token.position,
+            "source_id": None if token is None else token.id,
+            "source_value": self.source_value,
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PathTable(Table):
     """Ranked paths, closed: listed + remainder = dense, but for a gap under its bound.
 
     `remainder` is the sum of the `remainder_count` unlisted paths, found without the dense value.
     `certified` says that no path of any length is larger in |value| than those listed; then
     `bound` is the largest |value| among the unlisted. `max_order` is set if longer paths were not
-    ranked.
+    ranked. Raises `PathExpandError` for numbers that are not finite or counts that do not add up.
+
+    >>> from pathexpand.api import load
+    >>> table = load("two-layer").run("to be or not to").paths(top=2)
+    >>> [row.rank for row in table], table.closes
+    ([1, 2], True)
     """
 
     model: str
@@ -65,6 +119,31 @@ class PathTable:
     bound: float | None
     max_order: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse a table that contradicts itself."""
+        check_finite(
+            dense=self.dense,
+            listed=self.listed,
+            remainder=self.remainder,
+            gap=self.gap,
+            gap_bound=self.gap_bound,
+            bound=self.bound,
+        )
+        for fault, is_so in self._faults().items():
+            if is_so:
+                raise PathExpandError("table", wanted=fault)
+
+    def _faults(self) -> dict[str, bool]:
+        return {
+            "a position of the prompt": not 0 <= self.position < len(self.tokens),
+            "ranks 1, 2, 3, …": [row.rank for row in self.rows] != [*range(1, len(self) + 1)],
+            "as many paths listed and unlisted as there are": (
+                self.remainder_count < 0 or len(self) + self.remainder_count != self.path_count
+            ),
+            "a bound, as it is certified": self.certified and self.bound is None,
+            "a gap bound of at least 0": self.gap_bound < 0,
+        }
+
     def __len__(self) -> int:
         """Give the number of listed paths."""
         return len(self.rows)
@@ -77,35 +156,128 @@ class PathTable:
         """Give a row, counted from 0."""
         return self.rows[index]
 
+    @property
+    def sum(self) -> float:
+        """Listed + remainder."""
+        return self.listed + self.remainder
+
+    @property
+    def closes(self) -> bool:
+        """Whether the gap between the sum and the dense value is within its bound."""
+        return abs(self.gap) <= self.gap_bound
+
     def to_records(self) -> list[dict[str, Any]]:
-        """Give one dictionary a row, with plain numbers and texts."""
-        raise NotImplementedError
+        """Give one flat dictionary a row, with plain numbers and texts.
+
+        >>> from pathexpand.api import load
+        >>> load("two-layer").run("to be or not to").paths(top=2).to_records()[1]["rank"]
+        2
+        """
+        return [row.record() for row in self.rows]
+
+    def document(self) -> dict[str, Any]:
+        """Give all the table holds as plain numbers, texts, lists and dictionaries.
+
+        >>> from pathexpand.api import load
+        >>> list(load("two-layer").run("to be or not to").paths(top=2).document())[:3]
+        ['table', 'model', 'tokens']
+        """
+        return {
+            "table": "paths",
+            "model": self.model,
+            "tokens": [
+                {"position": each.position, "id": each.id, "text": each.text}
+                for each in self.tokens
+            ],
+            "position": self.position,
+            "target": self.target,
+            "dense": self.dense,
+            "rows": self.to_records(),
+            "listed": self.listed,
+            "remainder": self.remainder,
+            "remainder_count": self.remainder_count,
+            "gap": self.gap,
+            "gap_bound": self.gap_bound,
+            "path_count": self.path_count,
+            "certified": self.certified,
+            "bound": self.bound,
+            "max_order": self.max_order,
+        }
+
+    @classmethod
+    def from_json(cls, text: str) -> PathTable:
+        """Read what `to_json` wrote, exact to the last digit; raises `FileError`.
+
+        >>> PathTable.from_json("[]")
+        Traceback (most recent call last):
+        ...
+        pathexpand.errors.FileError: table: wanted JSON with "table": "paths", got 'list'
+        """
+        table = read(text, "paths")
+        return cls(
+            model=table.text("model"),
+            tokens=tuple(
+                SourceToken(each.whole("position"), each.whole("id"), each.text("text"))
+                for each in table.records("tokens")
+            ),
+            position=table.whole("position"),
+            target=table.text("target"),
+            dense=table.number("dense"),
+            rows=tuple(_read_row(each) for each in table.records("rows")),
+            listed=table.number("listed"),
+            remainder=table.number("remainder"),
+            remainder_count=table.whole("remainder_count"),
+            gap=table.number("gap"),
+            gap_bound=table.number("gap_bound"),
+            path_count=table.whole("path_count"),
+            certified=table.flag("certified"),
+            bound=table.number_or_none("bound"),
+            max_order=table.whole_or_none("max_order"),
+        )
+
+    def closing_record(self) -> dict[str, Any]:
+        """Give the remainder as a record, so that the values of all records sum to the dense value.
+
+        >>> from pathexpand.api import load
+        >>> load("two-layer").run("to be or not to").paths().closing_record()["path"]
+        '(remainder)'
+        """
+        return {
+            "path": "(remainder)",
+            "kind": "remainder",
+            "value": self.remainder,
+            "share": self.remainder / self.dense if self.dense else None,
+            "running": self.sum,
+        }
+
+    def sheet(self, *, ascii: bool = False) -> Sheet:
+        """Lay the table out for printing; with `ascii`, in ASCII alone.
+
+        >>> from pathexpand.api import load
+        >>> sheet = load("two-layer").run("to be or not to").paths().sheet()
+        >>> [column.name for column in sheet.columns][:4]
+        ['rank', 'path', 'order', 'kind']
+        """
+        from pathexpand.table.path_sheet import path_sheet
+
+        return path_sheet(self, ascii=ascii)
+
+    def _columns(self) -> list[str]:
+        return list(PathRow(1, "", 0, "", 0.0, None, 0.0, None, None).record())
 
 
-@dataclass(frozen=True, slots=True)
-class NormRow:
-    """One path ranked by the norm of its matrix; `share` is its part of the squared norms."""
-
-    rank: int
-    path: str
-    order: int
-    kind: str
-    norm: float
-    share: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class NormTable:
-    """Paths ranked from weights alone, by the Frobenius norm of their end-to-end matrix.
-
-    `energy` is the sum of squared norms over all ranked paths, listed or not. Norms of paths do
-    not add up to the norm of their sum, so there is no dense value to close against.
-    """
-
-    model: str
-    rows: tuple[NormRow, ...]
-    energy: float
-    path_count: int
-    certified: bool
-    bound: float | None
-    max_order: int | None = None
+def _read_row(row: Record) -> PathRow:
+    position, token = row.whole_or_none("source_position"), None
+    if position is not None:
+        token = SourceToken(position, row.whole("source_id"), row.text("source_token"))
+    return PathRow(
+        rank=row.whole("rank"),
+        path=row.text("path"),
+        order=row.whole("order"),
+        kind=row.text("kind"),
+        value=row.number("value"),
+        share=row.number_or_none("share"),
+        running=row.number("running"),
+        source_token=token,
+        source_value=row.number_or_none("source_value"),
+    )

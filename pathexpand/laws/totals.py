@@ -1,0 +1,72 @@
+"""Law 3: totals by order, source and token are the sums over single paths."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from pathexpand.api import Run
+from pathexpand.engine.rounding import gamma
+from pathexpand.laws.closure import totals_rounding
+from pathexpand.laws.reference import Reference, cut, references
+from pathexpand.laws.result import Deviation, LawResult, judged, unequal
+from pathexpand.target import Target, TargetLike
+
+
+def check_totals(
+    run: Run, target: TargetLike | Target | None = None, *, position: int | None = None
+) -> LawResult:
+    """Check every entry (order, source, token) of the totals, and their sums along each axis.
+
+    Each is compared with the sum of single paths, each evaluated by itself. A model with too many
+    paths is cut to some of its heads first.
+
+    >>> from pathexpand import api
+    >>> check_totals(api.load("two-layer").run("to be")).holds
+    True
+    """
+    place = run.position(position)
+    what = run.target(target, position=place)
+    small = cut(run)
+    readout = what.readout(small.run.model.weights, place)
+    found = small.run.total(what, position=place)
+    paths = defaultdict(list)
+    for each in references(small.run, readout):
+        paths[each.path.order, each.path.source].append(each)
+    sources = sorted({source for _, source in paths})
+    deviations = [unequal(sorted(found.sources), sources, "sources")]
+    if not deviations[0].holds:
+        return judged("totals", deviations, small.detail)
+    own = totals_rounding(small.run, readout)
+    values, bounds = np.zeros_like(found.values), np.zeros_like(found.values)
+    for (order, source), group in paths.items():
+        at = order, found.sources.index(source)
+        values[at], bounds[at] = _sum(group)
+    errors = abs(found.values - values)
+    bounds = bounds + own
+    for at in np.ndindex(errors.shape):
+        subject = f"order {at[0]}, {found.sources[at[1]]}, position {at[2]}"
+        deviations.append(Deviation(errors[at], bounds[at], subject))
+    slack = bounds.sum()
+    splits = {
+        "by_order": (found.by_order(), values.sum(axis=(1, 2))),
+        "by_source": (
+            np.array([found.by_source()[source] for source in found.sources]),
+            values.sum(axis=(0, 2)),
+        ),
+        "by_token": (found.by_token(), values.sum(axis=(0, 1))),
+        "sum": (np.array([found.sum()]), values.sum().reshape(1)),
+    }
+    for name, (got, wanted) in splits.items():
+        deviations.append(unequal(got.shape, wanted.shape, f"shape of {name}"))
+        deviations.append(Deviation(abs(got - wanted).max(), slack, name))
+    return judged("totals", deviations, small.detail)
+
+
+def _sum(group: list[Reference]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    """Add up paths token by token; give the sums and their bounds on rounding."""
+    values = np.sum([each.values for each in group], axis=0)  # (position,)
+    sizes = np.sum([each.sizes for each in group], axis=0)  # (position,)
+    steps = max(each.steps for each in group) + len(group)
+    return values, 2 * gamma(steps) * sizes

@@ -1,0 +1,407 @@
+"""Queries: regular expressions over the labels of sources and heads.
+
+A query says which paths are meant, step by step from the source to the logits:
+
+  embed > * > L1H6        from the embedding, through any heads or none, to L1H6
+  * > L0H* > *            through at least one head of layer 0
+  embed > (!L0H3)*        from the embedding and not through L0H3
+  not embed > L0H1        all paths but this one
+
+Steps are separated by > (or -> or →). The first step may be a source; if it is not, any source
+is meant.
+
+  embed, pos, L0bias, b_U       this source
+  L*bias, L0-3bias              a constant of any layer, of layers 0 to 3
+  {embed, pos}                  one of these sources
+  !pos, !{pos, L*bias}          any source but these
+  any                           any source; alone it means the direct paths
+
+All other steps are heads.
+
+  L1H6                          this head
+  L1H*, L*H6, L0-3H*, L1H0-5    one head of a layer, of a number, of layers 0 to 3, of heads 0 to 5
+  {L0H1, L1H*}                  one of these heads
+  !L0H1, !{L0H1, L1H*}          one head, but none of these
+  .                             one head, any (like L*H*)
+  *                             any number of any heads, also none
+  +                             at least one of any heads
+  (L0H1 > L1H2 | L0H3)          one piece or the other; | also works without parentheses
+  (L0H1 > L1H2)?                ? right after a step makes it optional
+  {L0H1, L1H*}+                 + right after a step takes it at least once
+  (L1H*)*                       * right after ) or } or . takes it any number of times
+
+L0H* is one head of layer 0. To repeat a label with *, put it in parentheses: (L0H*)*.
+The word not, at the very start, asks for all paths that the rest of the query does not match.
+In a shell, put the query between single quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from pathexpand.errors import NotationError
+from pathexpand.symbolic.network import Network
+from pathexpand.symbolic.path import Head
+
+QUERY_LANGUAGE = __doc__ or ""
+
+_DEEPEST = 100
+_WIDEST = 60
+_NUMBER = r"(?:0|[1-9]\d{0,8})"
+_SPAN = rf"(?:\*|{_NUMBER}(?:-{_NUMBER})?)"
+_TOKEN = re.compile(
+    rf"""(?P<arrow>→|->|>)
+      | (?P<label>L(?P<layer>{_SPAN})(?:H(?P<head>{_SPAN})|bias)(?!\w))
+      | (?P<word>L\*\w*|\w+)
+      | (?P<repetition>[?*+])
+      | (?P<sign>[(){{}}|,!.])
+      | (?P<space>\s+)
+      | (?P<wrong>.)""",
+    re.VERBOSE | re.ASCII | re.DOTALL,
+)
+_STEP_WANTED = "a step such as L0H1, *, { or ("
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStep:
+    """One of these sources; `at` is where the text says so."""
+
+    sources: frozenset[str]
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeadStep:
+    """One of these heads."""
+
+    heads: frozenset[Head]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """All parts, one after the other."""
+
+    parts: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the parts."""
+
+    parts: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A part that may be left out if `optional`, and come again and again if `again`."""
+
+    part: Pattern
+    optional: bool
+    again: bool
+
+
+Pattern = SourceStep | HeadStep | Series | Choice | Repeat
+
+
+@dataclass(frozen=True, slots=True)
+class QueryText:
+    """What a query says: a pattern whose words all start with a source, and whether it is negated.
+
+    >>> read_query("not *", Network.attention_only(2, 2)).negated
+    True
+    """
+
+    pattern: Pattern
+    negated: bool
+
+
+def read_query(text: str, network: Network) -> QueryText:
+    """Read a query about a network; raises `NotationError` with the column of what is wrong.
+
+    >>> network = Network.attention_only(2, 2)
+    >>> read_query("embed > L0H1", network).pattern.parts[1] == HeadStep(frozenset({Head(0, 1)}))
+    True
+    >>> read_query("embed > L0H1 L1H0", network)
+    Traceback (most recent call last):
+        ...
+    pathexpand.errors.NotationError: column 14 of query 'embed > L0H1 L1H0': wanted >, | or the
+    end, got 'L1H0'
+    """
+    if not text.strip():
+        raise NotationError(
+            "query",
+            wanted="steps such as embed > * > L1H6",
+            got="nothing",
+            remedy="* alone asks for all paths",
+        )
+    reader = _Reader(text, network)
+    negated = reader.skip("not")
+    pattern = reader.choice("the end")
+    return QueryText(reader.from_source(pattern), negated)
+
+
+def negate(text: str) -> str:
+    """Write the query that matches all other paths.
+
+    >>> negate("embed > *"), negate("not embed > *")
+    ('not embed > *', 'embed > *')
+    """
+    rest = re.sub(r"\s*not\b\s*", "", text, count=1) if re.match(r"\s*not\b", text) else None
+    return f"not {text}" if rest is None else rest
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    start: int
+    layers: str = ""
+    heads: str = ""
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    for match in _TOKEN.finditer(text):
+        kind = str(match.lastgroup)
+        if kind != "space":
+            found = (match["layer"] or "", match["head"] or "")
+            yield _Token(kind, match[0], match.start(), *found)
+    yield _Token("end", "the end", len(text))
+
+
+class _Reader:
+    """Reads tokens one after the other, and looks their labels up in the network."""
+
+    def __init__(self, text: str, network: Network) -> None:
+        self.text = text
+        self.network = network
+        self.heads = frozenset(head for layer in network.layers for head in layer)
+        self.sources = tuple(source.label for source in network.sources)
+        self.tokens = list(_tokens(text))
+        self.next = 0
+        self.depth = 0
+
+    def peek(self) -> _Token:
+        return self.tokens[self.next]
+
+    def skip(self, text: str) -> bool:
+        """Step over the next token if it is this one."""
+        found = self.peek().text == text and self.peek().kind != "end"
+        self.next += found
+        return found
+
+    def wrong(self, token: _Token, wanted: str, remedy: str = "") -> NotationError:
+        got = token.text if token.kind == "end" else repr(_shortened(token.text))
+        return NotationError(_place(self.text, token.start), wanted=wanted, got=got, remedy=remedy)
+
+    # --- longer pieces ---
+
+    def choice(self, end: str) -> Pattern:
+        """Read alternatives up to a closing parenthesis or the end of the text."""
+        parts = [self.series()]
+        while self.skip("|"):
+            parts.append(self.series())
+        token = self.peek()
+        if token.text != end:
+            once = "a step is repeated by one sign right after it"
+            remedy = once if token.kind == "repetition" else ""
+            raise self.wrong(token, f">, | or {end}", remedy)
+        return parts[0] if len(parts) == 1 else Choice(tuple(parts))
+
+    def series(self) -> Pattern:
+        parts = [self.step()]
+        while self.peek().kind == "arrow":
+            self.next += 1
+            parts.append(self.step())
+        return parts[0] if len(parts) == 1 else Series(tuple(parts))
+
+    def step(self) -> Pattern:
+        token = self.peek()
+        if token.text in ("*", "+"):
+            self.next += 1
+            return Repeat(HeadStep(self.heads), optional=token.text == "*", again=True)
+        part = self.group() if self.skip("(") else self.single()
+        last, mark = self.tokens[self.next - 1], self.peek()
+        # A repetition touches its step: in "(L0H1) * > L1H0" a > is more likely to be missing.
+        if mark.kind != "repetition" or mark.start > last.start + len(last.text):
+            return part
+        if mark.text == "*" and last.kind == "label":
+            remedy = f"repeat a label as ({self.text[token.start : mark.start]})*"
+            raise self.wrong(mark, "> after a label", remedy)
+        self.next += 1
+        return Repeat(part, optional=mark.text in "?*", again=mark.text in "*+")
+
+    def group(self) -> Pattern:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self.wrong(
+                self.tokens[self.next - 1], f"at most {_DEEPEST} parentheses inside each other"
+            )
+        part = self.choice(")")
+        self.next += 1
+        self.depth -= 1
+        return part
+
+    # --- single steps ---
+
+    def single(self) -> Pattern:
+        start = self.peek().start
+        if self.skip("."):
+            return HeadStep(self.heads)
+        if self.skip("any"):
+            return SourceStep(frozenset(self.sources), start)
+        if not self.skip("!"):
+            return self.braces() if self.skip("{") else self.label(_STEP_WANTED)
+        wanted = "a label or a set after !"
+        step = self.braces() if self.skip("{") else self.label(wanted)
+        if isinstance(step, HeadStep):
+            return HeadStep(self.heads - step.heads)
+        return SourceStep(frozenset(self.sources) - step.sources, start)
+
+    def braces(self) -> SourceStep | HeadStep:
+        start = self.tokens[self.next - 1].start
+        heads: frozenset[Head] = frozenset()
+        sources: frozenset[str] = frozenset()
+        first = None
+        while first is None or self.skip(","):
+            token = self.peek()
+            step = self.label("a label in a set")
+            first = first or step
+            if type(step) is not type(first):
+                kind = "a head" if isinstance(first, HeadStep) else "a source"
+                raise self.wrong(token, f"{kind} like the others in the set")
+            if isinstance(step, HeadStep):
+                heads |= step.heads
+            else:
+                sources |= step.sources
+        if not self.skip("}"):
+            raise self.wrong(self.peek(), ", or } in a set")
+        return HeadStep(heads) if isinstance(first, HeadStep) else SourceStep(sources, start)
+
+    def label(self, wanted: str) -> SourceStep | HeadStep:
+        """Read one label; `wanted` is said of anything else that stands there."""
+        token = self.peek()
+        if token.kind == "label":
+            found = self.head_label(token) if token.heads else self.bias_label(token)
+        elif token.text in self.sources:
+            found = SourceStep(frozenset({token.text}), token.start)
+        elif token.kind == "word":
+            raise self.unknown(token)
+        else:
+            raise self.wrong(token, wanted)
+        self.next += 1
+        return found
+
+    def unknown(self, token: _Token) -> NotationError:
+        if token.text == "any":
+            return self.wrong(token, "a label", "any is a step of its own")
+        if token.text == "not":
+            return self.wrong(token, "a step", "not stands at the very start, ! before a step")
+        heads = [head.label for layer in self.network.layers for head in layer]
+        return self.wrong(token, f"a source ({_listed(self.sources)}) or a head ({_listed(heads)})")
+
+    def head_label(self, token: _Token) -> HeadStep:
+        layers, heads = self.span(token, token.layers), self.span(token, token.heads)
+        if not self.heads and (layers.ends or heads.ends):
+            raise self.wrong(token, "a source, since the network has no heads")
+        if any(number >= self.network.depth for number in layers.ends):
+            raise self.wrong(token, f"layer {_numbers(range(self.network.depth))}")
+        inside = {head for head in self.heads if head.layer in layers}
+        known = {head.index for head in inside}
+        if layers.ends and not known:
+            raise self.wrong(token, "a layer that has heads")
+        if not known.issuperset(heads.ends):
+            where = "any layer" if token.layers == "*" else f"layer {token.layers}"
+            raise self.wrong(token, f"head {_numbers(known)} of {where}")
+        return HeadStep(frozenset(head for head in inside if head.index in heads))
+
+    def bias_label(self, token: _Token) -> SourceStep:
+        span = self.span(token, token.layers)
+        known = {int(each[1:-4]): each for each in self.sources if each.endswith("bias")}
+        if not known or not known.keys() >= set(span.ends):
+            raise self.wrong(token, f"a source ({_listed(self.sources)})")
+        found = frozenset(each for number, each in known.items() if number in span)
+        return SourceStep(found, token.start)
+
+    def span(self, token: _Token, text: str) -> _Span:
+        ends = () if text == "*" else tuple(map(int, text.split("-")))
+        if ends and ends[0] > ends[-1]:
+            raise self.wrong(token, f"a range that rises, not {text}")
+        return _Span(ends)
+
+    # --- sources ---
+
+    def from_source(self, pattern: Pattern) -> Pattern:
+        """Return the pattern with any source in front of each alternative that names none."""
+        named = _first_source(pattern)
+        if named is None:
+            return Series((SourceStep(frozenset(self.sources)), pattern))
+        if isinstance(pattern, Choice):
+            return Choice(tuple(map(self.from_source, pattern.parts)))
+        if isinstance(pattern, Series):
+            first, *rest = pattern.parts
+            for later in filter(None, map(_first_source, rest)):
+                remedy = "a source stands only at the start; . is any head"
+                raise self.misplaced(later, "a head", remedy)
+            return Series((self.from_source(first), *rest))
+        if isinstance(pattern, Repeat):
+            raise self.misplaced(named, "a source once", "only heads are optional or repeated")
+        return pattern
+
+    def misplaced(self, source: SourceStep, wanted: str, remedy: str) -> NotationError:
+        token = next(token for token in self.tokens if token.start == source.at)
+        return self.wrong(token, wanted, remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The numbers between the ends, both included; all numbers if there are no ends."""
+
+    ends: tuple[int, ...]
+
+    def __contains__(self, number: int) -> bool:
+        return not self.ends or self.ends[0] <= number <= self.ends[-1]
+
+
+def _first_source(pattern: Pattern) -> SourceStep | None:
+    if isinstance(pattern, SourceStep):
+        return pattern
+    if isinstance(pattern, HeadStep):
+        return None
+    parts = (pattern.part,) if isinstance(pattern, Repeat) else pattern.parts
+    return next(filter(None, map(_first_source, parts)), None)
+
+
+# --- what an error shows ----------------------------------------------------------------------
+
+
+def _place(text: str, start: int) -> str:
+    """Say where in the text something stands, in one line: line and column count from 1."""
+    before = text[:start]
+    line, column = before.count("\n") + 1, start - before.rfind("\n")
+    shown = re.sub(r"\s", " ", text.split("\n")[line - 1])  # one column each, also for a tab
+    if len(shown) > _WIDEST:
+        cut = max(0, min(column - _WIDEST // 2, len(shown) - _WIDEST))
+        shown = "…" * (cut > 0) + shown[cut:][:_WIDEST] + "…" * (cut + _WIDEST < len(shown))
+    place = f"column {column}" if "\n" not in text else f"line {line}, column {column}"
+    return f"{place} of query {shown!r}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _WIDEST else text[:_WIDEST] + "…"
+
+
+def _listed(labels: Collection[str]) -> str:
+    """Name a few labels, or the first and the last of many."""
+    if not labels:
+        return "none"
+    first, *_, last = [*labels, *labels]
+    return ", ".join(labels) if len(labels) <= 6 else f"{first} … {last}"
+
+
+def _numbers(numbers: Collection[int]) -> str:
+    ordered = sorted(numbers)
+    if len(ordered) > 1 and ordered[-1] - ordered[0] == len(ordered) - 1:
+        return f"{ordered[0]} to {ordered[-1]}"
+    return _listed([str(number) for number in ordered])

@@ -1,0 +1,195 @@
+"""How a table of a run's paths is laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from pathexpand.table.figures import Scale, counted, percent, small, upper
+from pathexpand.table.sheet import Closing, Column, Line, Sheet
+from pathexpand.table.shorten import shorten_path, shorten_token, shorten_tokens
+from pathexpand.table.spelling import visible
+
+if TYPE_CHECKING:
+    from pathexpand.table.path_table import PathRow, PathTable, SourceToken
+
+
+class Ranked(Protocol):
+    """What the rows of every table of paths have."""
+
+    @property
+    def rank(self) -> int:
+        """The place in the ranking, from 1."""
+
+    @property
+    def path(self) -> str:
+        """The path's labels."""
+
+    @property
+    def order(self) -> int:
+        """The number of heads."""
+
+    @property
+    def kind(self) -> str:
+        """The paper's name for paths of this order."""
+
+
+def path_sheet(table: PathTable, *, ascii: bool) -> Sheet:
+    """Lay out a table of paths.
+
+    >>> from pathexpand.api import load
+    >>> sheet = path_sheet(load("two-layer").run("to be or not to").paths(), ascii=True)
+    >>> [line.label for line in sheet.closing]
+    ['listed', 'remainder', 'sum', 'dense', 'gap']
+    """
+    return Sheet(
+        head=_head(table, ascii=ascii),
+        columns=(*path_columns(table.rows, ascii=ascii), *_value_columns(table, ascii=ascii)),
+        closing=_closing(table),
+        claims=(*_fault(table), claim(table)),
+        good=table.certified and table.closes,
+    )
+
+
+def mark(*, ascii: bool) -> str:
+    """Give the mark that stands for what is left out.
+
+    >>> mark(ascii=True)
+    '...'
+    """
+    return "..." if ascii else "…"
+
+
+def path_columns(rows: Sequence[Ranked], *, ascii: bool) -> tuple[Column, ...]:
+    """Give the columns that say which paths are listed.
+
+    >>> path_columns([], ascii=True)[1].name
+    'path'
+    """
+    paths = [visible(row.path, ascii=ascii) for row in rows]
+    kinds = tuple(row.kind for row in rows)
+    return (
+        Column("rank", tuple(str(row.rank) for row in rows), right=True),
+        Column(
+            "path",
+            tuple(paths),
+            literal=True,
+            shorten=lambda row, room: shorten_path(paths[row], room, mark=mark(ascii=ascii)),
+            least=26,
+        ),
+        Column("order", tuple(str(row.order) for row in rows), right=True, leave=5),
+        Column(
+            "kind",
+            kinds,
+            shorten=lambda row, room: kinds[row].removesuffix(" head"),
+            least=len("virtual"),
+            leave=4,
+        ),
+    )
+
+
+def claim(table: PathTable) -> str:
+    """Say in a sentence what is known of the paths that are not listed.
+
+    >>> from pathexpand.api import load
+    >>> run = load("two-layer").run("to be or not to")
+    >>> claim(run.paths(top=100))
+    'Complete: every path is listed.'
+    >>> claim(run.paths(max_order=1))
+    'Not certified: paths of more than 1 head were not ranked; the remainder holds them.'
+    """
+    if not table.remainder_count:
+        return "Complete: every path is listed."
+    unlisted = counted(table.remainder_count, "unlisted path")
+    if table.certified and table.bound is not None:
+        has = (
+            "the one unlisted path has"
+            if table.remainder_count == 1
+            else (f"each of the {unlisted} has")
+        )
+        return f"Certified: {has} |value| of at most {upper(table.bound)}."
+    if table.max_order is not None:
+        heads = counted(table.max_order, "head")
+        return (
+            f"Not certified: paths of more than {heads} were not ranked; the remainder holds them."
+        )
+    known = "" if table.bound is None else f"; they have |value| of at most {upper(table.bound)}"
+    return f"Not certified: {unlisted} may be larger than listed ones{known}."
+
+
+def _head(table: PathTable, *, ascii: bool) -> tuple[Line, ...]:
+    texts = [visible(token.text, ascii=ascii) for token in table.tokens]
+    number = f"{counted(len(texts), 'token')}: "
+    return (
+        Line("model", visible(table.model, ascii=ascii)),
+        Line(
+            "prompt",
+            number + " ".join(texts),
+            lambda room: number + shorten_tokens(texts, room - len(number), mark=mark(ascii=ascii)),
+        ),
+        Line("position", f"{table.position}, after {texts[table.position]}"),
+        Line("target", visible(table.target, ascii=ascii)),
+    )
+
+
+def _value_columns(table: PathTable, *, ascii: bool) -> tuple[Column, ...]:
+    scale, rows = _scale(table), table.rows
+    tokens = [row.source_token for row in rows]
+    return (
+        Column("value", tuple(scale.write(row.value) for row in rows), right=True),
+        Column("share", tuple(percent(row.share) for row in rows), right=True, leave=2),
+        Column("running", tuple(scale.write(row.running) for row in rows), right=True, leave=3),
+        Column(
+            "source token",
+            tuple(_source(token, ascii=ascii) for token in tokens),
+            literal=True,
+            shorten=lambda row, room: _source(tokens[row], room, ascii=ascii),
+            least=16,
+            leave=1,
+        ),
+    )
+
+
+def _source(token: SourceToken | None, room: int | None = None, *, ascii: bool) -> str:
+    """Write a source token with its position."""
+    if token is None:
+        return ""
+    text, place = visible(token.text, ascii=ascii), f" @{token.position}"
+    if room is None:
+        return text + place
+    return shorten_token(text, token.id, room - len(place), mark=mark(ascii=ascii)) + place
+
+
+def _scale(table: PathTable) -> Scale:
+    rows: Sequence[PathRow] = table.rows
+    return Scale.of(
+        [table.dense, table.sum, table.listed, table.remainder]
+        + [row.value for row in rows]
+        + [row.running for row in rows]
+    )
+
+
+def _closing(table: PathTable) -> tuple[Closing, ...]:
+    write = _scale(table).write
+
+    def share(part: float) -> str:
+        return percent(part / table.dense) if table.dense else "-"
+
+    return (
+        Closing("listed", write(table.listed), share(table.listed), counted(len(table), "path")),
+        Closing(
+            "remainder",
+            write(table.remainder),
+            share(table.remainder),
+            counted(table.remainder_count, "path"),
+        ),
+        Closing("sum", write(table.sum), share(table.sum), counted(table.path_count, "path")),
+        Closing("dense", write(table.dense), share(table.dense), "the model's own forward pass"),
+        Closing("gap", small(table.gap), "", f"rounding allows {upper(table.gap_bound, digits=2)}"),
+    )
+
+
+def _fault(table: PathTable) -> tuple[str, ...]:
+    if table.closes:
+        return ()
+    return ("THE SUM DOES NOT CLOSE: the gap is larger than rounding explains.",)

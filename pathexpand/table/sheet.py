@@ -1,0 +1,136 @@
+"""What is on a printed table, before it is text, Markdown, LaTeX or HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pathexpand.table.shorten import width
+
+_GAP = 2  # spaces between columns
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's name and cells, and what becomes of it where there is little room.
+
+    `shorten` gives the cell of a row in so many terminal cells, down to `least`. Columns with a
+    `leave` number are left out, highest first, when shortening is not enough. `literal` cells
+    hold names or tokens, to be shown letter by letter.
+    """
+
+    name: str
+    cells: tuple[str, ...]
+    right: bool = False
+    literal: bool = False
+    shorten: Callable[[int, int], str] | None = None
+    least: int = 0
+    leave: int = 0
+
+    @property
+    def natural(self) -> int:
+        """The terminal cells that the column takes when nothing is cut.
+
+        >>> Column("path", ("embed > L0H1", "embed")).natural
+        12
+        """
+        return max(map(width, (self.name, *self.cells)))
+
+    @property
+    def narrowest(self) -> int:
+        """The terminal cells that the column needs at least.
+
+        >>> Column("path", ("embed > L0H1", "embed")).narrowest
+        12
+        """
+        if self.shorten is None:
+            return self.natural
+        return min(self.natural, max(self.least, width(self.name)))
+
+    def within(self, room: int) -> Column:
+        """Give the column with its cells cut to a width.
+
+        >>> column = Column("path", ("embed",), shorten=lambda row, room: "e…")
+        >>> column.within(4).cells
+        ('e…',)
+        """
+        if self.shorten is None or self.natural <= room:
+            return self
+        cells = tuple(self.shorten(row, room) for row in range(len(self.cells)))
+        return Column(self.name, cells, self.right, self.literal)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A labelled line over a table; `shorten` gives its text in so many terminal cells."""
+
+    label: str
+    text: str
+    shorten: Callable[[int], str] | None = None
+
+    def within(self, room: int) -> str:
+        """Give the text cut to a width, if it can be.
+
+        >>> Line("model", "two-layer").within(3)
+        'two-layer'
+        """
+        return self.text if self.shorten is None else self.shorten(room)
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """A line under a table: a label, a number, its share, and what is to be said of it."""
+
+    label: str
+    number: str
+    share: str = ""
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Lines over a table, its columns, the lines that close it, and what it claims.
+
+    `good` says that the claim is the strongest there is; it only picks a colour.
+    """
+
+    head: tuple[Line, ...]
+    columns: tuple[Column, ...]
+    closing: tuple[Closing, ...]
+    claims: tuple[str, ...]
+    good: bool
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells, row by row.
+
+        >>> Sheet((), (Column("a", ("1", "2")), Column("b", ("3", "4"))), (), (), True).rows
+        [['1', '3'], ['2', '4']]
+        """
+        return [list(row) for row in zip(*(column.cells for column in self.columns), strict=True)]
+
+
+def fit(columns: tuple[Column, ...], room: int) -> tuple[Column, ...]:
+    """Shorten columns, then leave some out, until they fit side by side.
+
+    >>> rank, kind = Column("rank", ("1",)), Column("kind", ("virtual head",), leave=1)
+    >>> [column.name for column in fit((rank, kind), 10)]
+    ['rank']
+    """
+    kept = list(columns)
+    while _needed(kept) > room:
+        least_wanted = max(kept, key=lambda column: column.leave)
+        if not least_wanted.leave:
+            break
+        kept.remove(least_wanted)
+    spare = room - _needed(kept)
+    fitted: list[Column] = []
+    for column in kept:
+        extra = max(min(column.natural - column.narrowest, spare), 0)
+        spare -= extra
+        fitted.append(column.within(column.narrowest + extra))
+    return tuple(fitted)
+
+
+def _needed(columns: list[Column]) -> int:
+    return sum(column.narrowest for column in columns) + _GAP * (len(columns) - 1)

@@ -1,0 +1,92 @@
+"""Paths and tokens cut to a width so that what matters most is still there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def width(text: str) -> int:
+    """Give the number of terminal cells a text takes.
+
+    >>> width("ab"), width("漢")
+    (2, 2)
+    """
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def shorten_path(path: str, room: int, *, mark: str = "…") -> str:
+    """Leave out heads in the middle of a path: both ends say most.
+
+    >>> shorten_path("embed > L0H1 > L1H2 > L2H3 > L3H4", 25)
+    'embed > … > L2H3 > L3H4'
+    """
+    pieces = path.split(" > ")
+    if width(path) <= room:
+        return path
+    best = shorten_end(path, room, mark=mark)
+    for kept in range(2, len(pieces)):
+        # The later end first: it is where the value is read.
+        last = (kept + 1) // 2
+        shorter = " > ".join([*pieces[: kept - last], mark, *pieces[len(pieces) - last :]])
+        if width(shorter) <= room:
+            best = shorter
+    return best
+
+
+def shorten_end(text: str, room: int, *, mark: str = "…") -> str:
+    """Cut the end of a text.
+
+    >>> shorten_end("all 25 paths", 7)
+    'all 25…'
+    """
+    if width(text) <= room:
+        return text
+    return _head(text, max(room - width(mark), 0)) + mark
+
+
+def shorten_token(text: str, token: int, room: int, *, mark: str = "…") -> str:
+    """Cut a token's text; its id then follows, so that it is still told from every other.
+
+    >>> shorten_token("' representation'", 816, 12)
+    "' repre…#816"
+    """
+    if width(text) <= room:
+        return text
+    end = f"{mark}#{token}"
+    return _head(text, max(room - width(end), 0)) + end
+
+
+def shorten_tokens(texts: Sequence[str], room: int, *, mark: str = "…") -> str:
+    """Leave out tokens in the middle of a prompt; more of its end is kept.
+
+    >>> shorten_tokens(["'a'", "'b'", "'c'", "'d'", "'e'"], 18)
+    "'a' … 'c' 'd' 'e'"
+    """
+    whole = " ".join(texts)
+    if width(whole) <= room or len(texts) < 2:
+        return whole
+    # A third of the room for the beginning, the rest for the end.
+    first = _fitting(texts, room // 3 - width(mark) - 1)
+    used = sum(width(each) + 1 for each in texts[:first]) + width(mark) + 1
+    last = max(_fitting(texts[::-1], room - used), 1)
+    return " ".join([*texts[:first], mark, *texts[max(len(texts) - last, first) :]])
+
+
+def _fitting(texts: Sequence[str], room: int) -> int:
+    """Say how many of the texts, a space between, fit."""
+    for number, text in enumerate(texts):
+        room -= width(text) + (number > 0)
+        if room < 0:
+            return number
+    return len(texts)
+
+
+def _head(text: str, room: int) -> str:
+    end = min(len(text), room)
+    while width(text[:end]) > room:
+        end -= 1
+    return text[:end]

@@ -1,0 +1,173 @@
+"""Encodings, closed pipes, interrupts and start: what only a process of its own shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+
+import pytest
+
+PROMPT = "class Café:\n    <b>漢字😀</b>\t"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("kind", ["text", "csv", "json", "md", "latex"])
+def test_a_narrow_stdout(spawn, encoding, kind):
+    done = spawn(
+        "table", "--prompt", PROMPT, "--format", kind, "--top", "50", PYTHONIOENCODING=encoding
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode(encoding)
+    if kind == "json":
+        utf8 = spawn("table", "--prompt", PROMPT, "--format", kind, "--top", "50")
+        assert json.loads(text) == json.loads(utf8.stdout)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["expand", "--layers", "2", "--heads", "2"],
+        ["expand", "--layers", "12", "--heads", "12", "--equation"],
+        ["models"],
+        ["--help"],
+    ],
+    ids=str,
+)
+def test_a_narrow_stdout_of_other_commands(spawn, encoding, arguments):
+    done = spawn(*arguments, PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (0, b"")
+    done.stdout.decode("ascii")
+
+
+def test_an_error_about_strange_letters_on_an_ascii_stderr(spawn):
+    done = spawn("table", "--target", "漢\n字", PYTHONIOENCODING="ascii")
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert b"\\u6f22\\n\\u5b57" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["table"], ["expand", "--layers", "2", "--heads", "100", "--notation", "code"], ["--help"]],
+    ids=str,
+)
+def test_a_closed_pipe_ends_quietly(arguments, command):
+    process = subprocess.Popen(
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=120)
+    assert err == b""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")  # noqa: PTH110
+def test_a_full_disk_is_one_line(command):
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        done = subprocess.run(
+            command("count", "--layers", "2", "--heads", "2"),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_no_stdout_is_one_line(command):
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh"]
+    done = subprocess.run(
+        [*shell, *command("count", "--layers", "2", "--heads", "2")],
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_an_interrupt_ends_quietly():
+    # The command waits for its standard input, so that the interrupt finds it at work.
+    code = (
+        "import os, signal, threading\nfrom pathexpand.cli import main\n"
+        "threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "main(['table', '--prompt-file', '-'])"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.wait(60) == 130
+    out, err = process.communicate()
+    assert (out, err.strip()) == (b"", b"")
+
+
+def read_terminal(words: list[str], columns: int, **variables: str) -> str:
+    """Run the program on a terminal of its own and give what it showed."""
+    ours, theirs = pty.openpty()
+    kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
+    process = subprocess.Popen(
+        ["sh", "-c", f'stty cols {columns}; exec "$@"', "sh", *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=kept | {"TERM": "xterm"} | variables,
+    )
+    os.close(theirs)
+    shown = b""
+    while select.select([ours], [], [], 60)[0]:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    process.wait(60)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_colour_and_width_on_a_terminal(command):
+    coloured = read_terminal(command("table", "--top", "3"), 132)
+    assert "\x1b[" in coloured
+    plain = read_terminal(command("table", "--top", "3"), 132, NO_COLOR="1")
+    assert "\x1b" not in plain
+    assert max(map(len, plain.splitlines())) > 80
+    narrow = read_terminal(command("table"), 60, NO_COLOR="1")
+    assert max(map(len, narrow.splitlines())) <= 60
+
+
+HEAVY = {"numpy", "sympy", "rich", "tabulate", "pandas", "opt_einsum", "tokenizers"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "may"),
+    [
+        (["--help"], set()),
+        (["table", "--help"], set()),
+        (["--version"], set()),
+        (["count", "--layers", "12", "--heads", "12", "--by-order"], set()),
+        (["expand", "--layers", "2", "--heads", "2"], set()),
+        (["models"], set()),
+        (["expand", "--layers", "1", "--heads", "1", "--format", "sympy"], {"sympy", "numpy"}),
+        (["table", "--tokens", "1,2", "--format", "csv"], {"numpy", "tokenizers"}),
+        (["table", "--tokens", "1,2"], {"numpy", "tokenizers", "rich"}),
+    ],
+    ids=str,
+)
+def test_only_what_is_needed_is_imported(arguments, may):
+    code = (
+        "import sys\nfrom pathexpand.cli import main\ntry:\n    main()\nfinally:\n"
+        "    print(*{name.split('.')[0] for name in sys.modules}, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
+    assert HEAVY & set(done.stderr.split()) <= may

@@ -1,0 +1,28 @@
+"""What every test can rely on: the folder of trained models that others made, or a clear skip."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED_MODELS = Path(__file__).parents[1].parent / "shared" / "models"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "shared_models: needs the trained models in ../shared/models"
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("shared_models") is None or SHARED_MODELS.is_dir():
+        return
+    message = f"needs the trained models in {SHARED_MODELS}"
+    if os.environ.get("PATHEXPAND_SHARED_REQUIRED"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def shared_models() -> Path:
+    return SHARED_MODELS
