@@ -16,7 +16,7 @@ from pathexpand.engine.ranking import Ranking, rank
 from pathexpand.engine.rounding import constants_rounding, gamma, stream_rounding
 from pathexpand.engine.total import Totals, functionals, totals
 from pathexpand.engine.value import Readout, path_stream, path_value_by_token
-from pathexpand.errors import PathExpandError, PromptError
+from pathexpand.errors import ModelError, PathExpandError, PromptError
 from pathexpand.frozen import FrozenSum, freeze, network_of
 from pathexpand.lowrank import Contraction, Factored, plan
 from pathexpand.model.checkpoint import Checkpoint, checkpoint_from_state_dict, read_checkpoint
@@ -122,7 +122,7 @@ class Model:
         )
 
     def paths(
-        self, *, top: int = 25, max_order: int | None = None, limit: int = LIMIT
+        self, *, top: int = 10, max_order: int | None = None, limit: int = LIMIT
     ) -> NormTable:
         """Rank paths from the weights alone, by the Frobenius norm of their end-to-end matrix."""
         _check_counts(top, max_order)
@@ -156,7 +156,9 @@ class Model:
 
     def _runs(self, prompts: list[Tokens]) -> list[Run]:
         batch = pad(prompts)
-        dense = forward(self.weights, self.config, batch.ids, batch.mask)
+        with np.errstate(over="ignore", invalid="ignore"):
+            dense = forward(self.weights, self.config, batch.ids, batch.mask)
+        _check_finite(dense)
         return [Run(self, _row(dense, n, len(prompt.ids))) for n, prompt in enumerate(prompts)]
 
 
@@ -229,7 +231,7 @@ class Run:
         target: TargetLike | Target | None = None,
         *,
         position: int | None = None,
-        top: int = 25,
+        top: int = 10,
         max_order: int | None = None,
         centred: bool = True,
         limit: int = LIMIT,
@@ -275,8 +277,8 @@ class Run:
 
     def total(
         self,
-        target: TargetLike | Target | None = None,
         *,
+        target: TargetLike | Target | None = None,
         position: int | None = None,
         centred: bool = True,
     ) -> Totals:
@@ -364,6 +366,18 @@ def _row(dense: Forward, row: int, length: int) -> Forward:
         patterns=tuple(pattern[one, :, :length, :length] for pattern in dense.patterns),
         residual=tuple(stream[one, :length] for stream in dense.residual),
     )
+
+
+def _check_finite(dense: Forward) -> None:
+    """Refuse a run whose numbers left the range of float64: nothing adds up there."""
+    for layer, stream in enumerate(dense.residual):
+        if stream.dtype != object and not np.isfinite(stream).all():
+            raise ModelError(
+                "run",
+                wanted="finite activations",
+                got=f"overflow in the stream before layer {layer}",
+                remedy="the weights are too large for float64",
+            )
 
 
 def _mask(mask: Mask | None) -> npt.NDArray[np.bool_] | None:

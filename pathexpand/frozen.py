@@ -56,6 +56,24 @@ class FrozenSum:
         """The number of positions."""
         return int(self.mask.size)
 
+    def until(self, position: int) -> FrozenSum:
+        """Give the same sum up to a position, if no earlier position reads a later one.
+
+        Otherwise give the sum itself. Paths read at `position` are the same in both.
+        """
+        size = position + 1
+        if any(np.any(layer.patterns[:, :size, size:]) for layer in self.layers):
+            return self
+        return FrozenSum(
+            tuple(FrozenSource(s.label, s.boundary, s.values[:size]) for s in self.sources),
+            tuple(
+                FrozenLayer(layer.heads, layer.patterns[:, :size, :size], layer.W_V, layer.W_O)
+                for layer in self.layers
+            ),
+            self.mask[:size],
+            self.has_unembed_bias,
+        )
+
     def network(self) -> Network:
         """Give the symbolic network whose terms are this sum's paths."""
         sources = [Source(each.label, each.boundary) for each in self.sources]

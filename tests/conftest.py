@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Time on a shared machine proves nothing, so no example has a deadline.
+settings.register_profile("pathexpand", deadline=None)
+settings.load_profile("pathexpand")
 
 SHARED_MODELS = Path(__file__).parents[1].parent / "shared" / "models"
 

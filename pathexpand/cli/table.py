@@ -24,7 +24,7 @@ _FILE_WIDTH = 80
     "the sum of all unlisted paths: the value column adds up to the dense logit.",
 )
 @prompted
-@click.option("--top", type=int, default=25, show_default=True, metavar="N", help="Rows to list.")
+@click.option("--top", type=int, default=10, show_default=True, metavar="N", help="Rows to list.")
 @click.option(
     "--max-order",
     type=int,

@@ -123,7 +123,7 @@ def _carry(
     """Carry the free functional through a layer, with each unlisted step out of a suffix."""
     rows = np.stack([tree.suffixes[word].row for word in active])  # (suffix, position)
     vectors = np.stack([tree.suffixes[word].vector for word in active])  # (suffix, d_model)
-    out, spread, taken = free, abs(free), 0
+    out, spread, taken = free, free if size is None else abs(free), 0
     for index, head in enumerate(layer.heads):
         keep = [head not in tree.children.get(word, ()) for word in active]
         taken += sum(keep)

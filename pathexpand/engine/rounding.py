@@ -22,16 +22,17 @@ from pathexpand.model.weights import Attention, Weights
 
 Array = npt.NDArray[Any]
 UNIT = float(np.finfo(np.float64).eps) / 2
+UNIT32 = float(np.finfo(np.float32).eps) / 2
 TINY = 2.0**-1021  # UNIT * TINY is the smallest float: the error of one underflow
 
 
-def gamma(steps: int) -> float:
+def gamma(steps: int, unit: float = UNIT) -> float:
     """Give γ_n = n u / (1 - n u), the relative error of n roundings one after another.
 
     >>> gamma(1) == 2.0**-53 / (1 - 2.0**-53)
     True
     """
-    return steps * UNIT / (1 - steps * UNIT)
+    return steps * unit / (1 - steps * unit)
 
 
 def stream_rounding(

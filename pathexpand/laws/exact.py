@@ -161,12 +161,7 @@ def _routes(run: Run, readout: Readout) -> Iterator[tuple[str, Any]]:
     singly = {Path.from_term(term): coefficient for term, coefficient in terms.items()}
     values = {path: path_value(frozen, readout, path) for path in singly}
     yield "expansion", sum(singly[path] * value for path, value in values.items())
-    blocks = {
-        Path(block.source, word): value
-        for block in enumerate_values(frozen, readout)
-        for word, value in zip(block.words, block.values, strict=True)
-    }
-    yield "enumeration", sum(blocks.values())
+    yield "enumeration", sum(sum(block.values) for block in enumerate_values(frozen, readout))
     paths = sorted(values)
     for listed in (paths[1::3], paths[::2], paths):
         rest = remainder(frozen, readout, listed)

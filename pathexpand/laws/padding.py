@@ -55,8 +55,9 @@ def run_rounding(run: Run) -> RunRounding:
         sizes = abs(attention_scores(block.attn, reads[None])[0]) / config.attn_scale[layer]
         # Dividing by the scale, taking off the largest, and the exponential itself.
         off = np.where(pattern > 0, scores + gamma(8) * (sizes + 1), 0.0).max(axis=2)
-        factor = np.expm1(2 * off) + gamma(2 * pattern.shape[2] + 8)  # (head, query)
-        moved.append(pattern * factor[:, :, None])
+        factor = np.expm1(2 * np.minimum(off, 1e2)) + gamma(2 * pattern.shape[2] + 8)
+        # However far the scores are off, an entry stays between 0 and 1.
+        moved.append(np.minimum(pattern * factor[:, :, None] + TINY, 1.0))  # (head, query, key)
         bounds.append(wide_layer(block.attn, streams[layer], pattern, bounds[-1], moved[-1]))
     return RunRounding(tuple(moved), tuple(bounds))
 

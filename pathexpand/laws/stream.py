@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 def check_layer_sums(run: Run) -> LawResult:
     """Check that residual[l+1] - residual[l] is the sum of the heads' outputs and the biases.
 
-    Heads are worked out one by one, query by query. The first stream must be the embeddings, and
+    Heads are worked out one by one. The first stream must be the embeddings, and
     the logits what the unembedding makes of the last.
 
     >>> from pathexpand import api
@@ -44,7 +44,7 @@ def check_layer_sums(run: Run) -> LawResult:
         errors = abs(streams[layer + 1] - before - written)
         deviations.append(_worst(errors, 2 * gamma(steps) * (sizes + TINY), f"layer {layer}"))
     every = logits(weights, streams[-1])
-    singly = np.array([(streams[-1] * column).sum(axis=1) for column in weights.W_U.T]).T
+    singly = np.array([streams[-1] @ column for column in weights.W_U.T]).T
     sizes = abs(streams[-1]) @ abs(weights.W_U) + TINY
     if weights.b_U is not None:
         singly, sizes = singly + weights.b_U, sizes + abs(weights.b_U)
@@ -92,9 +92,8 @@ def _head_output(before: Array, pattern: Array, attn: Any, head: int) -> tuple[A
     sizes = abs(before) @ abs(attn.W_V[head]) + TINY
     if attn.b_V is not None:
         values, sizes = values + attn.b_V[head], sizes + abs(attn.b_V[head])
-    written = [np.einsum("k,kd,dm->m", row, values, attn.W_O[head]) for row in pattern]
     size = (abs(pattern) @ sizes + TINY) @ abs(attn.W_O[head])
-    return np.array(written), size
+    return (pattern @ values) @ attn.W_O[head], size
 
 
 def _worst(errors: Array, bounds: Array, subject: str) -> Deviation:

@@ -30,7 +30,7 @@ def check_totals(
     what = run.target(target, position=place)
     small = cut(run)
     readout = what.readout(small.run.model.weights, place)
-    found = small.run.total(what, position=place)
+    found = small.run.total(target=what, position=place)
     paths = defaultdict(list)
     for each in references(small.run, readout):
         paths[each.path.order, each.path.source].append(each)

@@ -46,7 +46,7 @@ def _laws(
     end = short.position() if short is not run else place
     model = run.model
     # 1, 1x: closure
-    yield lambda: check_closure(run, what, position=place)
+    yield lambda: check_closure(short, what, position=end)
     yield lambda: check_table_closure(run, what, position=place, max_order=_valued_order(run))
     yield lambda: check_remainder(short, what, position=end)
     yield lambda: check_exact_cut(short)

@@ -60,11 +60,12 @@ class Tokenizer:
 
     def show(self, token: int) -> str:
         """Write one token so that a reader sees every character of it."""
-        piece = self._library.id_to_token(token)
+        piece: str | None = self._library.id_to_token(token)
         if piece is None:
             return f"#{token}"
         if token in self._specials:
-            return str(piece)
+            # Angle brackets set a special token apart from quoted text.
+            return piece if piece.startswith("<") else f"<{_quoted(piece)}>"
         if not self._byte_level:
             return _quoted(piece.replace("\u2581", " "))
         raw = bytes(_BYTES[letter] for letter in piece if letter in _BYTES)

@@ -140,7 +140,7 @@ def _value_columns(table: PathTable, *, ascii: bool) -> tuple[Column, ...]:
         Column("share", tuple(percent(row.share) for row in rows), right=True, leave=2),
         Column("running", tuple(scale.write(row.running) for row in rows), right=True, leave=3),
         Column(
-            "source token",
+            "source",
             tuple(_source(token, ascii=ascii) for token in tokens),
             literal=True,
             shorten=lambda row, room: _source(tokens[row], room, ascii=ascii),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pathexpand.table.shorten import width
 
-_GAP = 2  # spaces between columns
+_GAP = 2  # spaces between columns, where there is room
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,27 +110,38 @@ class Sheet:
         return [list(row) for row in zip(*(column.cells for column in self.columns), strict=True)]
 
 
-def fit(columns: tuple[Column, ...], room: int) -> tuple[Column, ...]:
-    """Shorten columns, then leave some out, until they fit side by side.
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Columns that fit side by side with so many spaces between them."""
+
+    columns: tuple[Column, ...]
+    gap: int
+
+
+def fit(columns: tuple[Column, ...], room: int) -> Fitted:
+    """Shorten columns, then move them together, then leave some out, until they fit.
 
     >>> rank, kind = Column("rank", ("1",)), Column("kind", ("virtual head",), leave=1)
-    >>> [column.name for column in fit((rank, kind), 10)]
+    >>> fit((rank, kind), 17).gap
+    1
+    >>> [column.name for column in fit((rank, kind), 10).columns]
     ['rank']
     """
     kept = list(columns)
-    while _needed(kept) > room:
+    gap = _GAP if _needed(kept, _GAP) <= room else 1
+    while _needed(kept, gap) > room:
         least_wanted = max(kept, key=lambda column: column.leave)
         if not least_wanted.leave:
             break
         kept.remove(least_wanted)
-    spare = room - _needed(kept)
+    spare = room - _needed(kept, gap)
     fitted: list[Column] = []
     for column in kept:
         extra = max(min(column.natural - column.narrowest, spare), 0)
         spare -= extra
         fitted.append(column.within(column.narrowest + extra))
-    return tuple(fitted)
+    return Fitted(tuple(fitted), gap)
 
 
-def _needed(columns: list[Column]) -> int:
-    return sum(column.narrowest for column in columns) + _GAP * (len(columns) - 1)
+def _needed(columns: list[Column], gap: int) -> int:
+    return sum(column.narrowest for column in columns) + gap * (len(columns) - 1)

