@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 # What `pathexpand.NAME` gives and where it lives. Imported at first use: `import pathexpand`
 # itself loads nothing.
 _PUBLIC = {
+    "Budget": "pathexpand.engine.search",
     "Checkpoint": "pathexpand.model.checkpoint",
     "Config": "pathexpand.model.config",
     "Expansion": "pathexpand.symbolic",
@@ -28,6 +29,7 @@ _PUBLIC = {
     "Path": "pathexpand.symbolic",
     "PathExpandError": "pathexpand.errors",
     "PathTable": "pathexpand.table",
+    "Query": "pathexpand.symbolic.query",
     "Run": "pathexpand.api",
     "Term": "pathexpand.symbolic",
     "count": "pathexpand.symbolic",
@@ -38,10 +40,34 @@ _PUBLIC = {
     "load": "pathexpand.api",
     "verify_run": "pathexpand.laws",
 }
-__all__ = [*_PUBLIC, "__version__"]  # noqa: PLE0604
+__all__ = [
+    "Budget",
+    "Checkpoint",
+    "Config",
+    "Expansion",
+    "Factored",
+    "Head",
+    "Model",
+    "Network",
+    "NormTable",
+    "Path",
+    "PathExpandError",
+    "PathTable",
+    "Query",
+    "Run",
+    "Term",
+    "count",
+    "equation",
+    "expand",
+    "from_state_dict",
+    "iterate",
+    "load",
+    "verify_run",
+]
 
 if TYPE_CHECKING:
     from pathexpand.api import Model, Run, from_state_dict, load
+    from pathexpand.engine.search import Budget
     from pathexpand.errors import PathExpandError
     from pathexpand.laws import verify_run
     from pathexpand.lowrank import Factored
@@ -58,6 +84,7 @@ if TYPE_CHECKING:
         expand,
         iterate,
     )
+    from pathexpand.symbolic.query import Query
     from pathexpand.table import NormTable, PathTable
 
 

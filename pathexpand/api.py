@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.engine.enumeration import LIMIT
-from pathexpand.engine.norm import path_factors, path_matrix, rank_by_norm
-from pathexpand.engine.ranking import Ranking, rank
+from pathexpand.engine.norm import path_factors, path_matrix
+from pathexpand.engine.ranking import Ranking, rank, rank_by_norm
 from pathexpand.engine.rounding import constants_rounding, gamma, stream_rounding
-from pathexpand.engine.total import Totals, functionals, totals
+from pathexpand.engine.search import Budget, Progress
+from pathexpand.engine.total import Totals, functionals, head_totals, pair_totals, totals
 from pathexpand.engine.value import Readout, path_stream, path_value_by_token
 from pathexpand.errors import ModelError, PathExpandError, PromptError
 from pathexpand.frozen import FrozenSum, freeze, network_of
@@ -25,6 +25,7 @@ from pathexpand.model.forward import Forward, forward, logits
 from pathexpand.model.prompt import Prompt, Tokens, pad, read_prompt
 from pathexpand.model.tokenizer import Tokenizer, show_token
 from pathexpand.symbolic import Network, Path, equation
+from pathexpand.symbolic.query import Query, everything, parse_query
 from pathexpand.table import NormRow, NormTable, PathRow, PathTable, SourceToken
 from pathexpand.target import LogitTarget, Target, TargetLike, read_target
 
@@ -122,24 +123,67 @@ class Model:
         )
 
     def paths(
-        self, *, top: int = 10, max_order: int | None = None, limit: int = LIMIT
+        self,
+        *,
+        top: int = 10,
+        query: str | Query | None = None,
+        max_order: int | None = None,
+        centred: bool = False,
+        budget: Budget | None = None,
+        report: Callable[[Progress], None] | None = None,
     ) -> NormTable:
-        """Rank paths from the weights alone, by the Frobenius norm of their end-to-end matrix."""
+        """Rank paths from the weights alone, by the Frobenius norm of their end-to-end matrix.
+
+        `centred` takes each input's mean over the output vocabulary off its row. The other
+        options are those of `Run.paths`.
+
+        >>> load("two-layer").paths(top=3).certified
+        True
+        """
         _check_counts(top, max_order)
-        found = rank_by_norm(self.weights, self.network, top=top, max_order=max_order, limit=limit)
+        asked = self.query(query)
+        found = rank_by_norm(
+            self.weights,
+            self.network,
+            asked,
+            top=top,
+            centred=centred,
+            max_order=max_order,
+            budget=budget,
+            report=report,
+        )
         rows = tuple(
             NormRow(n, str(path), path.order, path.kind, norm, _ratio(norm**2, found.energy))
-            for n, (path, norm) in enumerate(zip(found.paths, found.norms, strict=True), start=1)
+            for n, (path, norm) in enumerate(
+                zip(found.found.paths, found.norms, strict=True), start=1
+            )
         )
         return NormTable(
             model=self.config.model_name,
             rows=rows,
             energy=found.energy,
-            path_count=found.path_count,
-            certified=found.certified,
-            bound=found.bound,
-            max_order=None if found.certified else max_order,
+            path_count=asked.count(),
+            certified=found.found.certified,
+            bound=found.found.bound,
+            max_order=max_order,
+            longer_bound=found.found.longer_bound,
+            query=asked.text,
+            centred=centred,
         )
+
+    def query(self, text: str | Query | None = None) -> Query:
+        """Read a path query such as "embed > * > L1H2"; none is every path."""
+        if isinstance(text, Query):
+            return text
+        return everything(self.network) if text is None else parse_query(text, self.network)
+
+    def count(self, query: str | Query | None = None) -> int:
+        """Count the paths, or those of a query, exactly and without listing them.
+
+        >>> load("two-layer").count("embed > * > L1H2")
+        5
+        """
+        return self.query(query).count()
 
     def path_matrix(self, path: Path | str) -> Factored:
         """Give a path's matrix from its source to the logits, in factors (inputs, d_vocab_out)."""
@@ -232,14 +276,18 @@ class Run:
         *,
         position: int | None = None,
         top: int = 10,
+        query: str | Query | None = None,
         max_order: int | None = None,
         centred: bool = True,
-        limit: int = LIMIT,
+        budget: Budget | None = None,
+        report: Callable[[Progress], None] | None = None,
     ) -> PathTable:
         """Rank the paths to a target by |value|, and close the sum.
 
-        `max_order` leaves paths of more heads unranked (they stay in the remainder). Raises
-        `LimitError` where more than `limit` paths would have to be valued.
+        The search ends when no path that is left can be larger than those listed: the table is
+        then certified, however many paths there are. A `budget`, or Ctrl-C, ends it sooner with
+        a bound on what was not visited. `query` asks for some paths, `max_order` leaves those of
+        more heads unranked (they stay in the remainder). `report` hears how the search stands.
 
         >>> table = load("two-layer").run("to be or not to").paths(top=3)
         >>> len(table), table.path_count, abs(table.gap) <= table.gap_bound
@@ -250,12 +298,20 @@ class Run:
         what = self.target(target, position=place, centred=centred)
         readout = what.readout(self.model.weights, place)
         streams = tuple(stream[0] for stream in self.dense.residual)
+        asked = self.model.query(query)
         found = rank(
-            self.frozen, readout, top=top, streams=streams, max_order=max_order, limit=limit
+            self.frozen,
+            readout,
+            asked,
+            top=top,
+            streams=streams,
+            max_order=max_order,
+            budget=budget,
+            report=report,
         )
         dense = float(what.dense(self.model.weights, streams[-1][place]))
-        listed_size = sum(abs(row.value) for row in found.rows)
-        rounding = found.rounding + gamma(len(found.rows) + 1) * (listed_size + abs(dense))
+        size = sum(abs(row.value) for row in found.rows) + abs(found.outside) + abs(dense)
+        rounding = found.rounding + gamma(len(found.rows) + 2) * size
         rounding += self._dense_rounding(what, readout)
         return PathTable(
             model=self.model.config.model_name,
@@ -267,25 +323,60 @@ class Run:
             listed=found.listed,
             remainder=found.remainder,
             remainder_count=found.remainder_count,
-            gap=dense - (found.listed + found.remainder),
+            gap=dense - (found.listed + found.remainder + found.outside),
             gap_bound=2 * rounding,
-            path_count=found.path_count,
-            certified=found.certified,
-            bound=found.bound,
-            max_order=None if found.certified else max_order,
+            path_count=self.model.network.count(),
+            certified=found.found.certified,
+            bound=float(found.found.bound),
+            max_order=max_order,
+            longer_bound=float(found.found.longer_bound),
+            visited=found.found.visited,
+            remainder_energy=found.remainder_energy,
+            query=asked.text,
+            outside=found.outside,
+            outside_count=self.model.network.count() - asked.count(),
         )
 
     def total(
         self,
+        query: str | Query | None = None,
         *,
         target: TargetLike | Target | None = None,
         position: int | None = None,
         centred: bool = True,
     ) -> Totals:
-        """Sum all paths to a target without listing them, split by order, source and token."""
-        place = self.position(position)
-        what = self.target(target, position=place, centred=centred)
-        return totals(self.frozen, what.readout(self.model.weights, place))
+        """Sum all paths of a query without listing them, split by order, source and token."""
+        readout = self._readout(target, position, centred=centred)
+        return totals(self.frozen, readout, self.model.query(query))
+
+    def head_totals(
+        self,
+        *,
+        target: TargetLike | Target | None = None,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> dict[str, float]:
+        """Sum the paths that pass through each head, without listing them.
+
+        A path of several heads counts under each, so these do not add up to the dense value.
+        """
+        found = head_totals(self.frozen, self._readout(target, position, centred=centred))
+        return {head.label: float(value) for head, value in found.items()}
+
+    def pair_totals(
+        self,
+        *,
+        target: TargetLike | Target | None = None,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> dict[tuple[str, str], float]:
+        """Sum the paths that pass through both heads of each pair, the earlier named first."""
+        found = pair_totals(self.frozen, self._readout(target, position, centred=centred))
+        return {(a.label, b.label): float(value) for (a, b), value in found.items()}
+
+    def count(self, query: str | Query | None = None) -> int:
+        """Count the paths of a query, exactly and without listing them."""
+        return self.model.count(query)
 
     def value(
         self,
@@ -308,9 +399,7 @@ class Run:
         centred: bool = True,
     ) -> Array:
         """Give one path's value split by source token: (position,)."""
-        place = self.position(position)
-        what = self.target(target, position=place, centred=centred)
-        readout = what.readout(self.model.weights, place)
+        readout = self._readout(target, position, centred=centred)
         return path_value_by_token(self.frozen, readout, _path(path))
 
     def path_logits(self, path: Path | str, *, position: int | None = None) -> Array:
@@ -320,6 +409,13 @@ class Run:
             return weights.b_U
         out: Array = path_stream(self.frozen, self.position(position), wanted) @ weights.W_U
         return out
+
+    def _readout(
+        self, target: TargetLike | Target | None, position: int | None, *, centred: bool
+    ) -> Readout:
+        place = self.position(position)
+        what = self.target(target, position=place, centred=centred)
+        return what.readout(self.model.weights, place)
 
     def _dense_rounding(self, what: Target, readout: Readout) -> float:
         weights = self.model.weights
@@ -347,6 +443,7 @@ class Run:
                     running=running,
                     source_token=None if at is None else self._source_token(at),
                     source_value=None if at is None else float(ranked.by_token[at]),
+                    certain=abs(ranked.value) >= found.found.bound,
                 )
             )
         return tuple(rows)

@@ -17,7 +17,7 @@ _NEAR = 1 - 1e-9
 
 
 class Best:
-    """Keeps the paths of largest |value| among those offered: `top` of them, one more, and near-equals.
+    """Keeps the largest of the paths offered: `top` of them, one more, and near-equals.
 
     Equal values stand in the order of `Path`: fewer heads first, then source and heads.
     """

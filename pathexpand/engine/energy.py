@@ -1,8 +1,8 @@
 """The energy of everything before a head: the ground on which whole subtrees are bounded.
 
-Let M[j] be the sum of x xᵀ over all prefixes of paths that reach layer l at position j, x being what
-a prefix brings there, and K^h[j] = W_Vᵀ M[j] W_V for a head h of layer l. A suffix that goes on with
-h has, over all its completions,
+Let M[j] be the sum of x xᵀ over all prefixes of paths that reach layer l at position j, x being
+what a prefix brings there, and K^h[j] = W_Vᵀ M[j] W_V for a head h of layer l. A suffix that goes
+on with h has, over all its completions,
 
     Σ contribution²  ≤  ‖a‖₁ Σ_j |a_j| yᵀ K^h[j] y,      a = row A^h,  y = W_O^h vector,
 
@@ -23,6 +23,7 @@ taken away, and since the map from K to K is monotone (a sum of congruences), th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ from pathexpand.frozen import FrozenLayer, FrozenSum
 from pathexpand.symbolic.query import Query
 
 Array = npt.NDArray[Any]
-Mixed = tuple[Array, Array]  # K and its size behind a pattern
+Grown = tuple[Array, Array]  # K and its sizes
 Held = tuple[Array, Array, Array]  # K in float32, sizes, scale
 
 
@@ -71,27 +72,69 @@ class Energies:
         forms += gamma(2 * d_head + 8, UNIT32) * self.sizes[layer][state][heads][:, None]
         forms *= length**2 * self.scales[layer][state][heads][:, None, None]
         if self.named:
-            return np.sqrt((rows**2 * forms).sum(axis=2)) * (1 + 1e-9)
+            return np.asarray(np.sqrt((rows**2 * forms).sum(axis=2)) * (1 + 1e-9))
         size = abs(rows)
-        return np.sqrt(size.sum(axis=2) * (size * forms).sum(axis=2)) * (1 + 1e-9)
+        squared = size.sum(axis=2) * (size * forms).sum(axis=2)
+        return np.asarray(np.sqrt(squared) * (1 + 1e-9))
 
 
 def energies(frozen: FrozenSum, query: Query, *, named: bool = False) -> Energies:
     """Work out K for every head and query state, from the first layer to the last."""
-    held: list[tuple[Held, ...]] = []
-    mixed: list[list[Mixed]] = []
-    for index, layer in enumerate(frozen.layers):
-        mixed.append([])
+
+    def seed(index: int, state: int) -> Grown:
+        return _from_sources(frozen, index, query.stops(state))
+
+    weights = [_weights(layer.patterns, named=named) for layer in frozen.layers]
+    held = [
+        tuple(_held(*grown) for grown in states)
+        for states in grow(frozen.layers, weights, query, seed)
+    ]
+    kernels, sizes, scales = (
+        tuple(tuple(each[n] for each in states) for states in held) for n in range(3)
+    )
+    return Energies(kernels, sizes, scales, named)
+
+
+def grow(
+    layers: Sequence[FrozenLayer],
+    weights: Sequence[Array],
+    query: Query,
+    seed: Callable[[int, int], Grown],
+) -> Iterator[list[Grown]]:
+    """Yield K and its sizes for each state of the query, layer by layer.
+
+    `seed` gives, for a layer and a state, what the sources alone bring, and what rounding can
+    have taken from it. `weights` (head, query, key) carry K through each layer's positions.
+    """
+    mixed: list[list[Grown]] = []
+    for index, layer in enumerate(layers):
         states = []
         for state in range(query.states):
-            kernel = _kernel(frozen, query, index, state, mixed)
-            size = np.sqrt((kernel**2).sum(axis=(1, 3)))  # (head, position)
-            mixed[-1].append(_mix(layer, kernel, size, named=named))
-            states.append(_held(kernel, size))
-        held.append(tuple(states))
-    return Energies(
-        *(tuple(tuple(each[n] for each in states) for states in held) for n in range(3)), named
-    )
+            total, slack = seed(index, state)
+            for early, earlier in enumerate(layers[:index]):
+                after = [query.step(state, head) for head in earlier.heads]
+                for number, w_v in enumerate(layer.W_V):
+                    _bring(total[number], slack[number], earlier, w_v, mixed[early], after)
+            diagonal = np.arange(total.shape[1])
+            total[:, diagonal, :, diagonal] += slack
+            states.append((total, np.sqrt((total**2).sum(axis=(1, 3)))))
+        yield states
+        mixed.append([_mix(weights[index], *grown) for grown in states])
+
+
+def _from_sources(frozen: FrozenSum, index: int, stops: frozenset[str]) -> Grown:
+    """Give what sources bring to a layer's heads: K (head, d_head, position, d_head), and slack."""
+    layer = frozen.layers[index]
+    heads, d_model, d_head = layer.W_V.shape
+    total = np.zeros((heads, d_head, frozen.positions, d_head))
+    slack = np.zeros((heads, frozen.positions))
+    for source in frozen.sources:
+        if source.boundary <= index and source.label in stops:
+            seen = source.values @ layer.W_V  # (head, position, d_head)
+            total += np.einsum("hta,htb->hatb", seen, seen)
+            most = abs(source.values) @ abs(layer.W_V)  # (head, position, d_head)
+            slack += gamma(2 * d_model + 2) * (most**2).sum(axis=2)
+    return total, slack
 
 
 def _held(kernel: Array, size: Array) -> Held:
@@ -101,36 +144,12 @@ def _held(kernel: Array, size: Array) -> Held:
     return (kernel / scale[:, None, None, None]).astype(np.float32), size / scale[:, None], scale
 
 
-def _kernel(
-    frozen: FrozenSum, query: Query, index: int, state: int, mixed: list[list[Mixed]]
-) -> Array:
-    """Give K of one layer's heads: what its sources bring, and what earlier heads bring."""
-    layer = frozen.layers[index]
-    heads, d_model, d_head = layer.W_V.shape
-    total = np.zeros((heads, d_head, frozen.positions, d_head))
-    slack = np.zeros((heads, frozen.positions))
-    stops = query.stops(state)
-    for source in frozen.sources:
-        if source.boundary <= index and source.label in stops:
-            seen = source.values @ layer.W_V  # (head, position, d_head)
-            total += np.einsum("hta,htb->hatb", seen, seen)
-            most = abs(source.values) @ abs(layer.W_V)  # (head, position, d_head)
-            slack += gamma(2 * d_model + 2) * (most**2).sum(axis=2)
-    for early, earlier in enumerate(frozen.layers[:index]):
-        after = [query.step(state, head) for head in earlier.heads]
-        for number, w_v in enumerate(layer.W_V):
-            _bring(total[number], slack[number], earlier, w_v, mixed[early], after)
-    diagonal = np.arange(d_head)
-    total[:, diagonal, :, diagonal] += slack
-    return total
-
-
 def _bring(
     total: Array,
     slack: Array,
     earlier: FrozenLayer,
     w_v: Array,
-    mixed: list[Mixed],
+    mixed: list[Grown],
     after: list[int | None],
 ) -> None:
     """Add to one head's K (d_head, position, d_head) what all heads of an earlier layer bring."""
@@ -156,12 +175,14 @@ def _bring(
     slack += gamma(steps) * (scale @ sizes)
 
 
-def _mix(layer: FrozenLayer, kernel: Array, size: Array, *, named: bool) -> tuple[Array, Array]:
-    """Carry K (head, d_head, key, d_head) and its size (head, key) through the patterns."""
-    if named:
-        weights = layer.patterns**2  # (head, query, key)
-    else:
-        weights = abs(layer.patterns)
-        weights = weights * weights.sum(axis=2, keepdims=True)
+def _weights(patterns: Array, *, named: bool) -> Array:
+    """Give what carries K through the patterns (head, query, key)."""
+    size = abs(patterns)
+    out: Array = size**2 if named else size * size.sum(axis=2, keepdims=True)
+    return out
+
+
+def _mix(weights: Array, kernel: Array, size: Array) -> Grown:
+    """Carry K (head, d_head, key, d_head) and its size (head, key) behind the patterns."""
     mixed = weights[:, None] @ kernel  # (head, d_head, query, d_head)
     return mixed, (weights @ size[:, :, None])[:, :, 0]

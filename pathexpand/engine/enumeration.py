@@ -1,4 +1,4 @@
-"""Value every path of a sum, many at a time, and keep the largest."""
+"""Value every path of a sum, many at a time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.engine.value import Readout, empty_suffix, path_value
-from pathexpand.errors import LimitError
+from pathexpand.engine.value import Readout, empty_suffix
 from pathexpand.frozen import FrozenSum
-from pathexpand.symbolic import Head, Network, Path
+from pathexpand.symbolic import Head
 
 Array = npt.NDArray[Any]
 Word = tuple[Head, ...]
-LIMIT = 2_000_000
 _BLOCK = 4096  # suffixes extended together: enough for full speed, small in memory
 
 
@@ -27,17 +25,6 @@ class Valued:
     source: str
     words: list[Word]
     values: Array
-
-
-@dataclass(frozen=True, slots=True)
-class TopPaths:
-    """The paths of largest |value|, largest first, and a bound on |value| of all the others.
-
-    Equal values stand in the order of `Path`: fewer heads first, then source and heads.
-    """
-
-    paths: tuple[Path, ...]
-    bound: float
 
 
 def enumerate_values(
@@ -81,60 +68,3 @@ def _extended(
         all_rows.append(rows[short] @ layer.patterns[head.index])  # (word, key)
         all_vectors.append((vectors[short] @ w_o.T) @ w_v.T)  # (word, d_model)
     return all_words, np.concatenate(all_rows), np.concatenate(all_vectors)
-
-
-def top_paths(
-    frozen: FrozenSum,
-    readout: Readout,
-    top: int,
-    *,
-    max_order: int | None = None,
-    limit: int = LIMIT,
-) -> TopPaths:
-    """Find the `top` paths of largest |value| among those of at most `max_order` heads.
-
-    Raises `LimitError` where there are more than `limit` of them.
-    """
-    check_limit(frozen.network(), max_order, limit)
-    kept: list[tuple[float, Path]] = []
-    for valued in enumerate_values(frozen, readout, max_order=max_order):
-        sizes = abs(np.asarray(valued.values, dtype=np.float64))
-        for index in np.flatnonzero(sizes >= _floor(kept, top)):
-            kept.append((float(sizes[index]), Path(valued.source, valued.words[index])))
-        kept.sort(key=_by_size)
-        last = kept[top][0] if len(kept) > top else 0.0
-        kept = kept[: top + 1] + [e for e in kept[top + 1 :] if _floor(kept, top) < e[0] < last]
-    exact = [(abs(float(path_value(frozen, readout, path))), path) for _, path in kept]
-    exact.sort(key=_by_size)
-    bound = exact[top][0] if len(exact) > top else 0.0
-    return TopPaths(tuple(path for _, path in exact[:top]), bound)
-
-
-def _floor(kept: list[tuple[float, Path]], top: int) -> float:
-    """Give the size below which no path can be listed any more.
-
-    A block's arithmetic may differ from a single path's in the last digits, so near-equals of the
-    last kept value stay until they are valued one by one.
-    """
-    return kept[top][0] * (1 - 1e-9) if len(kept) > top else 0.0
-
-
-def _by_size(entry: tuple[float, Path]) -> tuple[float, Path]:
-    return -entry[0], entry[1]
-
-
-def check_limit(network: Network, max_order: int | None, limit: int) -> None:
-    """Refuse to enumerate more paths than `limit`, and say up to which order they fit."""
-    by_order = network.count_by_order()
-    wanted = sum(by_order if max_order is None else by_order[: max_order + 1])
-    if wanted <= limit:
-        return
-    fits = 0
-    while sum(by_order[: fits + 2]) <= limit:
-        fits += 1
-    raise LimitError(
-        "paths",
-        wanted=f"at most {limit:,} to enumerate",
-        got=f"{wanted:,}",
-        remedy=f"max order {fits} has {sum(by_order[: fits + 1]):,}",
-    )

@@ -1,18 +1,24 @@
-"""The ranked paths of a run, closed by a remainder and held against the dense pass."""
+"""The ranked paths of a run or of a model, and what is known of the paths not listed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.engine.enumeration import LIMIT, top_paths
+from pathexpand.engine.energy import energies
+from pathexpand.engine.norm_tree import NormTree
+from pathexpand.engine.prompt_tree import PromptTree
 from pathexpand.engine.remainder import remainder
+from pathexpand.engine.search import Budget, Found, Progress, rest_energy, search
 from pathexpand.engine.value import Readout, path_value_by_token
 from pathexpand.frozen import FrozenSum
-from pathexpand.symbolic import Path
+from pathexpand.model.weights import Weights
+from pathexpand.symbolic import Network, Path
+from pathexpand.symbolic.query import Query
 
 Array = npt.NDArray[Any]
 
@@ -35,47 +41,88 @@ class RankedPath:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The listed paths and what closes them.
+    """The listed paths of a query and what closes them.
 
-    `path_count` counts every path of the sum. `bound` is the largest |value| that an unlisted
-    path can have; it is None, and `certified` false, where longer paths were left out unseen.
-    `rounding` bounds the float64 error of listed + remainder.
+    `remainder` sums the other paths of the query, `outside` those that do not match it;
+    `remainder_energy` bounds Σ value² over the former. `rounding` bounds the float64 error of
+    listed + remainder + outside. `found` says what was searched, and the bounds.
     """
 
     rows: tuple[RankedPath, ...]
     listed: float
     remainder: float
     remainder_count: int
-    path_count: int
-    certified: bool
-    bound: float | None
+    remainder_energy: float
+    outside: float
     rounding: float
+    found: Found
 
 
 def rank(
     frozen: FrozenSum,
     readout: Readout,
+    query: Query,
     *,
     top: int,
-    streams: tuple[Array, ...],
+    streams: Sequence[Array],
     max_order: int | None = None,
-    limit: int = LIMIT,
+    budget: Budget | None = None,
+    report: Callable[[Progress], None] | None = None,
 ) -> Ranking:
     """Rank the paths of a run by |value|. `streams[l]` (position, d_model) measures rounding."""
-    found = top_paths(frozen, readout, top, max_order=max_order, limit=limit)
+    near = frozen.until(readout.position)
+    tree = PromptTree(near, readout, energies(near, query))
+    found = search(tree, query, top=top, max_order=max_order, budget=budget, report=report)
     rows = []
     for path in found.paths:
         split = path_value_by_token(frozen, readout, path)
         rows.append(RankedPath(path, float(split.sum()), split))
-    rest = remainder(frozen, readout, found.paths, streams=streams)
-    whole = max_order is None or max_order >= len(frozen.layers)
+    rest = remainder(frozen, readout, found.paths, query=query, streams=streams)
+    others = query.complement()
+    outside = remainder(frozen, readout, (), query=others, streams=streams)
     return Ranking(
         rows=tuple(rows),
         listed=float(sum(row.value for row in rows)),
         remainder=float(rest.value),
         remainder_count=rest.count,
-        path_count=frozen.network().count(),
-        certified=whole,
-        bound=found.bound if whole else None,
-        rounding=rest.rounding,
+        remainder_energy=rest_energy(tree, query, found.paths),
+        outside=float(outside.value),
+        rounding=rest.rounding + (outside.rounding if outside.count else 0.0),
+        found=found,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NormRanking:
+    """The paths of a query with the largest norms.
+
+    `energy` is the sum of squared norms over every path of the query, listed or not.
+    """
+
+    norms: tuple[float, ...]
+    energy: float
+    found: Found
+
+
+def rank_by_norm(
+    weights: Weights,
+    network: Network,
+    query: Query,
+    *,
+    top: int,
+    centred: bool = False,
+    max_order: int | None = None,
+    budget: Budget | None = None,
+    report: Callable[[Progress], None] | None = None,
+) -> NormRanking:
+    """Rank paths by the Frobenius norm of their matrix from source to logits.
+
+    `centred` takes off each input's mean over the vocabulary, which a softmax does not see.
+    """
+    tree = NormTree(weights, network, query, centred=centred)
+    found = search(tree, query, top=top, max_order=max_order, budget=budget, report=report)
+    return NormRanking(
+        norms=tuple(tree.size(path) for path in found.paths),
+        energy=rest_energy(tree, query, ()),
+        found=found,
     )

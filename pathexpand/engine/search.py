@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -140,11 +141,12 @@ class _Hunt:
         # A number behind the bound makes the order of equals certain and nodes never compared.
         self.heap: list[tuple[float, int, Node, Head | None]] = []
         self._number = 0
-        self._push(np.inf, Node((), query.start, depth, np.inf, tree.root()), None)
+        every = float(np.sqrt(rest_energy(tree, query, ())))
+        self._push(every, Node((), query.start, depth, every, tree.root()), None)
         for source in tree.network.sources:
             if source.boundary is None and source.label in query.stops(query.start):
                 path = Path(source.label)
-                self.best.offer(np.array([tree.size(path)]), lambda _, path=path: path)
+                self.best.offer(np.array([tree.size(path)]), partial(_only, path))
 
     @property
     def left(self) -> float:
@@ -167,7 +169,7 @@ class _Hunt:
     def pop(self) -> list[Node]:
         """Take the suffixes of largest bound, a few at first and then many at a time."""
         size = min(_BATCH, 1 + len(self.expanded) // 8)
-        batch = []
+        batch: list[Node] = []
         while self.heap and len(batch) < size and self.left > self.best.cut:
             bound, _, node, head = heapq.heappop(self.heap)
             if head is not None:
@@ -186,8 +188,7 @@ class _Hunt:
             stopping = [
                 node
                 for node in batch
-                if node.boundary >= source.boundary
-                and source.label in self.query.stops(node.state)
+                if node.boundary >= source.boundary and source.label in self.query.stops(node.state)
             ]
             if stopping:
                 sizes = self.tree.sizes(stopping, source.label)
@@ -200,7 +201,7 @@ class _Hunt:
     def _continue(self, layer: int, nodes: list[Node]) -> None:
         heads = self.tree.network.layers[layer]
         ask = self.tree.bounds(layer, nodes)
-        for state, which, some in self._groups(heads, nodes):
+        for state, which, some in _groups(self.query, heads, nodes):
             bounds = np.minimum(ask(state, which, some), [nodes[n].bound for n in some])
             long = np.array([len(nodes[n].word) >= self.max_order for n in some])
             self.longer_bound = max(self.longer_bound, float(bounds[:, long].max(initial=0.0)))
@@ -209,16 +210,6 @@ class _Hunt:
             self.dropped = max(self.dropped, float(bounds[~keep].max(initial=0.0)))
             for row, column in zip(*np.nonzero(keep), strict=True):
                 self._push(float(bounds[row, column]), nodes[some[column]], heads[which[row]])
-
-    def _groups(
-        self, heads: tuple[Head, ...], nodes: list[Node]
-    ) -> Iterator[tuple[int, list[int], list[int]]]:
-        """Yield a state with the heads and suffixes, by index, that lead to it."""
-        for before in sorted({node.state for node in nodes}):
-            some = [n for n, node in enumerate(nodes) if node.state == before]
-            after = [self.query.step(before, head) for head in heads]
-            for state in sorted({each for each in after if each is not None}):
-                yield state, [n for n, each in enumerate(after) if each == state], some
 
     def _push(self, bound: float, node: Node, head: Head | None) -> None:
         heapq.heappush(self.heap, (-bound, self._number, node, head))
@@ -249,9 +240,86 @@ class _Hunt:
         return [*paths, *islice(zeros, self.top - len(paths))]
 
 
+def rest_energy(tree: Tree, query: Query, paths: Iterable[Path]) -> float:
+    """Bound Σ size² over the paths of a query that are not among `paths`.
+
+    Exact where the tree's bounds are. What leaves the tree of listed suffixes is bounded head by
+    head, what stops at them is valued.
+    """
+    listed = set(paths)
+    words: dict[Word, Node] = {}
+    root = Node((), query.start, len(tree.network.layers), np.inf, tree.root())
+    words[()] = root
+    for path in sorted(listed):
+        node = root
+        for head in reversed(path.components):
+            word = (head, *node.word)
+            if word not in words:
+                state = query.step(node.state, head)
+                assert state is not None  # a listed path matches the query
+                carried = tree.longer(node.carried, head)
+                words[word] = Node(word, state, head.layer, np.inf, carried)
+            node = words[word]
+    total = sum(
+        tree.size(Path(source.label)) ** 2
+        for source in tree.network.sources
+        if source.boundary is None
+        and source.label in query.stops(query.start)
+        and Path(source.label) not in listed
+    )
+    nodes = sorted(words.values(), key=lambda node: -node.boundary)
+    return float(
+        total + _stopping_energy(tree, query, nodes, listed) + _leaving(tree, query, words)
+    )
+
+
+def _stopping_energy(tree: Tree, query: Query, nodes: list[Node], listed: set[Path]) -> float:
+    total = 0.0
+    for source in tree.network.sources:
+        left = [
+            node
+            for node in nodes
+            if source.boundary is not None
+            and node.boundary >= source.boundary
+            and source.label in query.stops(node.state)
+            and Path(source.label, node.word) not in listed
+        ]
+        if left:
+            total += float((tree.sizes(left, source.label) ** 2).sum())
+    return total
+
+
+def _leaving(tree: Tree, query: Query, words: dict[Word, Node]) -> float:
+    total = 0.0
+    for layer, heads in enumerate(tree.network.layers):
+        nodes = [node for node in words.values() if node.boundary > layer]
+        ask = tree.bounds(layer, nodes)
+        for state, which, some in _groups(query, heads, nodes):
+            bounds = ask(state, which, some)  # (head, suffix)
+            for row, column in np.ndindex(bounds.shape):
+                if (heads[which[row]], *nodes[some[column]].word) not in words:
+                    total += float(bounds[row, column]) ** 2
+    return total
+
+
+def _groups(
+    query: Query, heads: tuple[Head, ...], nodes: list[Node]
+) -> Iterator[tuple[int, list[int], list[int]]]:
+    """Yield a state with the heads and suffixes, by index, that lead to it."""
+    for before in sorted({node.state for node in nodes}):
+        some = [n for n, node in enumerate(nodes) if node.state == before]
+        after = [query.step(before, head) for head in heads]
+        for state in sorted({each for each in after if each is not None}):
+            yield state, [n for n, each in enumerate(after) if each == state], some
+
+
+def _only(path: Path, _: int) -> Path:
+    return path
+
+
 def _path_at(source: str, nodes: list[Node]) -> Callable[[int], Path]:
     return lambda n: Path(source, nodes[n].word)
 
 
 def _bytes(carried: Any) -> int:
-    return sum(array.nbytes for array in carried)
+    return sum(getattr(each, "nbytes", 0) for each in carried)

@@ -53,9 +53,7 @@ def check_top_paths(
     return judged("top paths", deviations, f"{small.detail}, top {top}")
 
 
-def _values(
-    table: PathTable, listed: list[Path], every: dict[Path, Reference]
-) -> list[Deviation]:
+def _values(table: PathTable, listed: list[Path], every: dict[Path, Reference]) -> list[Deviation]:
     found = []
     for row, path in zip(table.rows, listed, strict=True):
         known = every[path]

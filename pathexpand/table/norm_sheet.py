@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pathexpand.table.figures import Scale, counted, percent, upper
-from pathexpand.table.path_sheet import path_columns
+from pathexpand.table.figures import Scale, counted, percent
+from pathexpand.table.path_sheet import asked, claim, path_columns
 from pathexpand.table.sheet import Column, Line, Sheet
 from pathexpand.table.spelling import visible
 
@@ -24,7 +24,8 @@ def norm_sheet(table: NormTable, *, ascii: bool) -> Sheet:
     return Sheet(
         head=(
             Line("model", visible(table.model, ascii=ascii)),
-            Line("ranked by", "Frobenius norm of each path's matrix, from weights alone"),
+            Line("ranked by", _measure(table)),
+            *asked(table.query, ascii=ascii),
             Line("share", "part of the sum of squared norms"),
         ),
         columns=(
@@ -33,7 +34,7 @@ def norm_sheet(table: NormTable, *, ascii: bool) -> Sheet:
             Column("share", tuple(percent(row.share) for row in rows), right=True, leave=3),
         ),
         closing=(),
-        claims=(_listed(table), _claim(table)),
+        claims=(_listed(table), claim(table, table.path_count - len(table), size="a norm")),
         good=table.certified,
     )
 
@@ -43,12 +44,6 @@ def _listed(table: NormTable) -> str:
     return f"{len(table):,} of {counted(table.path_count, 'path')} listed; {energy}."
 
 
-def _claim(table: NormTable) -> str:
-    if len(table) == table.path_count:
-        return "Complete: every path is listed."
-    if table.certified and table.bound is not None:
-        return f"Certified: each unlisted path has a norm of at most {upper(table.bound)}."
-    if table.max_order is not None:
-        heads = counted(table.max_order, "head")
-        return f"Not certified: paths of more than {heads} were not ranked."
-    return "Not certified: unlisted paths may be larger than listed ones."
+def _measure(table: NormTable) -> str:
+    rows = ", each row less its mean" if table.centred else ""
+    return f"Frobenius norm of each path's matrix{rows}, from weights alone"

@@ -36,7 +36,8 @@ class NormRow:
 class NormTable(Table):
     """Paths ranked from weights alone, by the Frobenius norm of their end-to-end matrix.
 
-    `energy` is the sum of squared norms over all ranked paths, listed or not. Norms of paths do
+    `energy` is the sum of squared norms over all paths of the query, listed or not. `path_count`
+    counts them; `bound` and `longer_bound` are as in `PathTable`. Norms of paths do
     not add up to the norm of their sum, so there is no dense value to close against. Raises
     `PathExpandError` for numbers that are not finite or more rows than paths.
 
@@ -52,6 +53,9 @@ class NormTable(Table):
     certified: bool
     bound: float | None
     max_order: int | None = None
+    longer_bound: float = 0.0
+    query: str = "*"
+    centred: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a table that contradicts itself."""
@@ -100,6 +104,9 @@ class NormTable(Table):
             "certified": self.certified,
             "bound": self.bound,
             "max_order": self.max_order,
+            "longer_bound": self.longer_bound,
+            "query": self.query,
+            "centred": self.centred,
         }
 
     @classmethod
@@ -120,6 +127,9 @@ class NormTable(Table):
             certified=table.flag("certified"),
             bound=table.number_or_none("bound"),
             max_order=table.whole_or_none("max_order"),
+            longer_bound=table.number("longer_bound"),
+            query=table.text("query"),
+            centred=table.flag("centred"),
         )
 
     def sheet(self, *, ascii: bool = False) -> Sheet:

@@ -46,7 +46,7 @@ def path_sheet(table: PathTable, *, ascii: bool) -> Sheet:
         head=_head(table, ascii=ascii),
         columns=(*path_columns(table.rows, ascii=ascii), *_value_columns(table, ascii=ascii)),
         closing=_closing(table),
-        claims=(*_fault(table), claim(table)),
+        claims=(*_fault(table), claim(table, table.remainder_count), *_searched(table)),
         good=table.certified and table.closes,
     )
 
@@ -69,7 +69,7 @@ def path_columns(rows: Sequence[Ranked], *, ascii: bool) -> tuple[Column, ...]:
     paths = [visible(row.path, ascii=ascii) for row in rows]
     kinds = tuple(row.kind for row in rows)
     return (
-        Column("rank", tuple(str(row.rank) for row in rows), right=True),
+        Column("rank", tuple(_rank(row) for row in rows), right=True),
         Column(
             "path",
             tuple(paths),
@@ -88,33 +88,55 @@ def path_columns(rows: Sequence[Ranked], *, ascii: bool) -> tuple[Column, ...]:
     )
 
 
-def claim(table: PathTable) -> str:
+def _rank(row: Ranked) -> str:
+    """Write the place in the ranking, with a mark if a path not visited could push it out."""
+    return str(row.rank) + ("" if getattr(row, "certain", True) else "?")
+
+
+class Searched(Protocol):
+    """What tables know of the paths that are not listed."""
+
+    @property
+    def certified(self) -> bool:
+        """Whether no unlisted path within the order is larger than a listed one."""
+
+    @property
+    def bound(self) -> float | None:
+        """The largest size of an unlisted path within the order."""
+
+    @property
+    def longer_bound(self) -> float:
+        """The largest size of a path above the order."""
+
+    @property
+    def max_order(self) -> int | None:
+        """The order up to which paths were ranked."""
+
+
+def claim(table: Searched, unlisted: int, *, size: str = "|value|") -> str:
     """Say in a sentence what is known of the paths that are not listed.
 
     >>> from pathexpand.api import load
     >>> run = load("two-layer").run("to be or not to")
-    >>> claim(run.paths(top=100))
-    'Complete: every path is listed.'
-    >>> claim(run.paths(max_order=1))
-    'Not certified: paths of more than 1 head were not ranked; the remainder holds them.'
+    >>> claim(run.paths(top=100), 0)
+    'Complete: no path is left out.'
     """
-    if not table.remainder_count:
-        return "Complete: every path is listed."
-    unlisted = counted(table.remainder_count, "unlisted path")
-    if table.certified and table.bound is not None:
-        has = (
-            "the one unlisted path has"
-            if table.remainder_count == 1
-            else (f"each of the {unlisted} has")
-        )
-        return f"Certified: {has} |value| of at most {upper(table.bound)}."
-    if table.max_order is not None:
-        heads = counted(table.max_order, "head")
-        return (
-            f"Not certified: paths of more than {heads} were not ranked; the remainder holds them."
-        )
-    known = "" if table.bound is None else f"; they have |value| of at most {upper(table.bound)}"
-    return f"Not certified: {unlisted} may be larger than listed ones{known}."
+    if not unlisted:
+        return "Complete: no path is left out."
+    bound = "" if table.bound is None else f"{size} of at most {upper(table.bound)}"
+    longer = table.max_order is not None and table.longer_bound > 0
+    each = (
+        f"each of the {unlisted:,} unlisted paths has" if unlisted > 1 else "the unlisted path has"
+    )
+    if longer:
+        heads = counted(table.max_order or 0, "head")
+        each = f"each unlisted path of at most {heads} has"
+    said = f"{each} {bound}" + (
+        f", each longer one of at most {upper(table.longer_bound)}." if longer else "."
+    )
+    if table.certified:
+        return f"Certified: {said}"
+    return f"Stopped early: {said} Rows marked ? may be outranked."
 
 
 def _head(table: PathTable, *, ascii: bool) -> tuple[Line, ...]:
@@ -129,7 +151,24 @@ def _head(table: PathTable, *, ascii: bool) -> tuple[Line, ...]:
         ),
         Line("position", f"{table.position}, after {texts[table.position]}"),
         Line("target", visible(table.target, ascii=ascii)),
+        *asked(table.query, ascii=ascii),
     )
+
+
+def asked(query: str, *, ascii: bool) -> tuple[Line, ...]:
+    """Give the line that names a query, if not every path was asked for.
+
+    >>> asked("*", ascii=True)
+    ()
+    """
+    return () if query == "*" else (Line("query", visible(query, ascii=ascii)),)
+
+
+def _searched(table: PathTable) -> tuple[str, ...]:
+    """Say how little was visited, where that is worth saying."""
+    if table.visited is None or table.visited >= table.path_count:
+        return ()
+    return (f"{table.visited:,} of {counted(table.path_count, 'path')} were valued.",)
 
 
 def _value_columns(table: PathTable, *, ascii: bool) -> tuple[Column, ...]:
@@ -163,7 +202,7 @@ def _source(token: SourceToken | None, room: int | None = None, *, ascii: bool) 
 def _scale(table: PathTable) -> Scale:
     rows: Sequence[PathRow] = table.rows
     return Scale.of(
-        [table.dense, table.sum, table.listed, table.remainder]
+        [table.dense, table.sum, table.listed, table.remainder, table.outside]
         + [row.value for row in rows]
         + [row.running for row in rows]
     )
@@ -182,6 +221,18 @@ def _closing(table: PathTable) -> tuple[Closing, ...]:
             write(table.remainder),
             share(table.remainder),
             counted(table.remainder_count, "path"),
+        ),
+        *(
+            (
+                Closing(
+                    "outside",
+                    write(table.outside),
+                    share(table.outside),
+                    f"{counted(table.outside_count, 'path')} not in the query",
+                ),
+            )
+            if table.outside_count
+            else ()
         ),
         Closing("sum", write(table.sum), share(table.sum), counted(table.path_count, "path")),
         Closing("dense", write(table.dense), share(table.dense), "the model's own forward pass"),

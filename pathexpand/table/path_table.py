@@ -40,7 +40,8 @@ class PathRow:
 
     `share` is the value over the dense value (None where that is 0), `running` the sum of the
     values down to this row, `source_token` the token with the largest part of the value and
-    `source_value` that part.
+    `source_value` that part. `certain` says that the path surely belongs among the listed: its
+    |value| is at least the table's bound.
 
     >>> PathRow(1, "embed", 0, "direct", 2.0, 0.5, 2.0, SourceToken(0, 7, "'a'"), 2.0).share
     0.5
@@ -55,6 +56,7 @@ class PathRow:
     running: float
     source_token: SourceToken | None
     source_value: float | None
+    certain: bool = True
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not finite."""
@@ -85,17 +87,21 @@ class PathRow:
             "source_position": None if token is None else token.position,
             "source_id": None if token is None else token.id,
             "source_value": self.source_value,
+            "certain": self.certain,
         }
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PathTable(Table):
-    """Ranked paths, closed: listed + remainder = dense, but for a gap under its bound.
+    """Ranked paths, closed: listed + remainder + outside = dense, but for a gap under its bound.
 
-    `remainder` is the sum of the `remainder_count` unlisted paths, found without the dense value.
-    `certified` says that no path of any length is larger in |value| than those listed; then
-    `bound` is the largest |value| among the unlisted. `max_order` is set if longer paths were not
-    ranked. Raises `PathExpandError` for numbers that are not finite or counts that do not add up.
+    `remainder` is the sum of the `remainder_count` unlisted paths of the query, `outside` of the
+    `outside_count` paths that it does not match, both found without the dense value. `certified`
+    says that no unlisted path of the query is larger in |value| than a listed one, up to
+    `max_order` heads if that is set. Every unlisted path has |value| of at most `bound`, or
+    `longer_bound` if it is longer. `remainder_energy` bounds the sum of their squared values, and
+    `visited` counts the paths that were valued. Raises `PathExpandError` for numbers that are not
+    finite or counts that do not add up.
 
     >>> from pathexpand.api import load
     >>> table = load("two-layer").run("to be or not to").paths(top=2)
@@ -118,6 +124,12 @@ class PathTable(Table):
     certified: bool
     bound: float | None
     max_order: int | None = None
+    longer_bound: float = 0.0
+    visited: int | None = None
+    remainder_energy: float | None = None
+    query: str = "*"
+    outside: float = 0.0
+    outside_count: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a table that contradicts itself."""
@@ -128,6 +140,9 @@ class PathTable(Table):
             gap=self.gap,
             gap_bound=self.gap_bound,
             bound=self.bound,
+            longer_bound=self.longer_bound,
+            remainder_energy=self.remainder_energy,
+            outside=self.outside,
         )
         for fault, is_so in self._faults().items():
             if is_so:
@@ -138,7 +153,8 @@ class PathTable(Table):
             "a position of the prompt": not 0 <= self.position < len(self.tokens),
             "ranks 1, 2, 3, …": [row.rank for row in self.rows] != [*range(1, len(self) + 1)],
             "as many paths listed and unlisted as there are": (
-                self.remainder_count < 0 or len(self) + self.remainder_count != self.path_count
+                min(self.remainder_count, self.outside_count) < 0
+                or len(self) + self.remainder_count + self.outside_count != self.path_count
             ),
             "a bound, as it is certified": self.certified and self.bound is None,
             "a gap bound of at least 0": self.gap_bound < 0,
@@ -158,8 +174,8 @@ class PathTable(Table):
 
     @property
     def sum(self) -> float:
-        """Listed + remainder."""
-        return self.listed + self.remainder
+        """Listed + remainder + outside."""
+        return self.listed + self.remainder + self.outside
 
     @property
     def closes(self) -> bool:
@@ -202,6 +218,12 @@ class PathTable(Table):
             "certified": self.certified,
             "bound": self.bound,
             "max_order": self.max_order,
+            "longer_bound": self.longer_bound,
+            "visited": self.visited,
+            "remainder_energy": self.remainder_energy,
+            "query": self.query,
+            "outside": self.outside,
+            "outside_count": self.outside_count,
         }
 
     @classmethod
@@ -233,10 +255,16 @@ class PathTable(Table):
             certified=table.flag("certified"),
             bound=table.number_or_none("bound"),
             max_order=table.whole_or_none("max_order"),
+            longer_bound=table.number("longer_bound"),
+            visited=table.whole_or_none("visited"),
+            remainder_energy=table.number_or_none("remainder_energy"),
+            query=table.text("query"),
+            outside=table.number("outside"),
+            outside_count=table.whole("outside_count"),
         )
 
     def closing_record(self) -> dict[str, Any]:
-        """Give the remainder as a record, so that the values of all records sum to the dense value.
+        """Give all that is not listed as one record, so that the values sum to the dense value.
 
         >>> from pathexpand.api import load
         >>> load("two-layer").run("to be or not to").paths().closing_record()["path"]
@@ -245,8 +273,8 @@ class PathTable(Table):
         return {
             "path": "(remainder)",
             "kind": "remainder",
-            "value": self.remainder,
-            "share": self.remainder / self.dense if self.dense else None,
+            "value": self.remainder + self.outside,
+            "share": (self.remainder + self.outside) / self.dense if self.dense else None,
             "running": self.sum,
         }
 
@@ -280,4 +308,5 @@ def _read_row(row: Record) -> PathRow:
         running=row.number("running"),
         source_token=token,
         source_value=row.number_or_none("source_value"),
+        certain=row.flag("certain"),
     )

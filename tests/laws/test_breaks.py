@@ -239,9 +239,7 @@ def ties_reversed(monkeypatch: pytest.MonkeyPatch) -> None:
         def __lt__(self, other: object) -> bool:
             return Path.__lt__(other, self)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(
-        enumeration, "_by_size", lambda entry: (-entry[0], Last(*_parts(entry[1])))
-    )
+    monkeypatch.setattr(enumeration, "_by_size", lambda entry: (-entry[0], Last(*_parts(entry[1]))))
 
 
 def _parts(path: Path) -> tuple[Any, ...]:
@@ -577,7 +575,9 @@ FAULTS = (
         ("path matrices",),
     ),
     Fault("the largest norm missing", swap(norms_original, norms_short), ("norms",)),
-    Fault("path logits moved backwards", swap(value.path_stream, stream_reversed), ("path logits",)),
+    Fault(
+        "path logits moved backwards", swap(value.path_stream, stream_reversed), ("path logits",)
+    ),
     Fault("paths written backwards", on(Path, "__str__", text_reversed), ("text",)),
     Fault("terms written with another head", swap(format_original, first_word_only), ("text",)),
     Fault("JSON rounded", json_rounded, ("JSON",)),

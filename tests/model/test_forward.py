@@ -21,12 +21,16 @@ def by_loops(model: Model, tokens: list[int], real: list[int]) -> Any:
     places = [max(sum(real[: n + 1]) - 1, 0) for n in range(len(tokens))]
     kind = config.positional_embedding_type
     position = [weights.W_pos[p] if kind != "none" else 0 * weights.W_E[0] for p in places]
-    stream = [weights.W_E[t] + (position[n] if kind == "standard" else 0) for n, t in enumerate(tokens)]
+    stream = [
+        weights.W_E[t] + (position[n] if kind == "standard" else 0) for n, t in enumerate(tokens)
+    ]
     for layer, block in enumerate(weights.blocks):
         attn, after = block.attn, [row.copy() for row in stream]
         zero = np.zeros((config.n_heads, config.d_head))
         b_q, b_k, b_v = (zero if b is None else b for b in (attn.b_Q, attn.b_K, attn.b_V))
-        reads = [row + (position[n] if kind == "shortformer" else 0) for n, row in enumerate(stream)]
+        reads = [
+            row + (position[n] if kind == "shortformer" else 0) for n, row in enumerate(stream)
+        ]
         for i in range(len(tokens)):
             for head in range(config.n_heads):
                 keys = [j for j in range(len(tokens)) if real[j]]
@@ -96,9 +100,7 @@ def test_value_bias_is_seen_through_the_pattern() -> None:
     model = from_state_dict(tensors, config(d_model=2, attention_dir="bidirectional"))
     tokens, mask = np.array([[0]]), np.array([[True]])
     for row, wanted in ((1.0, (3, 6)), (0.0, (0, 0)), (0.5, (1.5, 3))):
-        dense = forward(
-            model.weights, model.config, tokens, mask, patterns=[np.array([[[[row]]]])]
-        )
+        dense = forward(model.weights, model.config, tokens, mask, patterns=[np.array([[[[row]]]])])
         assert dense.residual[1][0, 0].tolist() == list(wanted)
         from pathexpand.api import Run
 
@@ -211,7 +213,8 @@ def test_bad_prompts(prompt: Any, mask: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "place"), [(None, 2), (0, None), (1, 1), (-2, 2), (-1, None), (4, None), (-5, None)]
+    ("position", "place"),
+    [(None, 2), (0, None), (1, 1), (-2, 2), (-1, None), (4, None), (-5, None)],
 )
 def test_positions(position: Any, place: int | None) -> None:
     run = laws.random_model(seed=2).run([0, 3, 1, 0], mask=[0, 1, 1, 0])
