@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any
@@ -26,10 +26,19 @@ from pathexpand.model.prompt import Prompt, Tokens, pad, read_prompt
 from pathexpand.model.tokenizer import Tokenizer, show_token
 from pathexpand.symbolic import Network, Path, equation
 from pathexpand.symbolic.query import Query, everything, parse_query
-from pathexpand.table import NormRow, NormTable, PathRow, PathTable, SourceToken
+from pathexpand.table import (
+    NormRow,
+    NormTable,
+    PathRow,
+    PathTable,
+    SourceToken,
+    TotalsRow,
+    TotalsTable,
+)
 from pathexpand.target import LogitTarget, Target, TargetLike, read_target
 
 Array = npt.NDArray[Any]
+TOTALS = ("order", "source", "token", "head", "pair")
 Mask = Sequence[bool] | Sequence[int] | npt.NDArray[Any]
 
 
@@ -373,6 +382,66 @@ class Run:
         """Sum the paths that pass through both heads of each pair, the earlier named first."""
         found = pair_totals(self.frozen, self._readout(target, position, centred=centred))
         return {(a.label, b.label): float(value) for (a, b), value in found.items()}
+
+    def totals_table(
+        self,
+        *,
+        by: str = "order",
+        query: str | Query | None = None,
+        target: TargetLike | Target | None = None,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> TotalsTable:
+        """Tabulate sums over paths by "order", "source", "token", "head" or "pair" of heads.
+
+        >>> table = load("two-layer").run("to be or not to").totals_table(by="order")
+        >>> [row.paths for row in table]
+        [1, 8, 16]
+        """
+        if by not in TOTALS:
+            raise PathExpandError("totals", wanted=f"by one of {', '.join(TOTALS)}", got=repr(by))
+        asked = self.model.query(query)
+        if by in ("head", "pair") and asked.text != "*":
+            raise PathExpandError(
+                f"totals by {by}", wanted="no query", remedy="ask for the head in a query instead"
+            )
+        place = self.position(position)
+        what = self.target(target, position=place, centred=centred)
+        found = totals(self.frozen, what.readout(self.model.weights, place), asked)
+        dense = float(what.dense(self.model.weights, self.dense.residual[-1][0, place]))
+        return TotalsTable(
+            model=self.model.config.model_name,
+            target=what.describe(self.model.tokenizer),
+            position=place,
+            query=asked.text,
+            by=by,
+            rows=tuple(
+                TotalsRow(part, paths, float(value), _ratio(float(value), dense))
+                for part, paths, value in self._parts(by, found, asked, what, place)
+            ),
+            total=float(found.sum()),
+            dense=dense,
+            parted=by not in ("head", "pair"),
+        )
+
+    def _parts(
+        self, by: str, found: Totals, asked: Query, what: Target, place: int
+    ) -> Iterator[tuple[str, int | None, Any]]:
+        if by == "order":
+            counts = asked.count_by_order()
+            for order, value in enumerate(found.by_order()):
+                yield str(order), counts[order] if order < len(counts) else 0, value
+        elif by == "source":
+            yield from ((name, None, value) for name, value in found.by_source().items())
+        elif by == "token":
+            for position, value in enumerate(found.by_token()):
+                yield f"{self._source_token(position).text} @{position}", None, value
+        elif by == "head":
+            heads = self.head_totals(target=what, position=place)
+            yield from ((name, None, value) for name, value in heads.items())
+        else:
+            pairs = self.pair_totals(target=what, position=place)
+            yield from ((" > ".join(pair), None, value) for pair, value in pairs.items())
 
     def count(self, query: str | Query | None = None) -> int:
         """Count the paths of a query, exactly and without listing them."""

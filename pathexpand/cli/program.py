@@ -17,7 +17,9 @@ from pathexpand.cli.count import count
 from pathexpand.cli.expand import expand
 from pathexpand.cli.models import models
 from pathexpand.cli.output import complain, emit
+from pathexpand.cli.query import query
 from pathexpand.cli.table import table
+from pathexpand.cli.total import total
 from pathexpand.cli.verify import verify
 from pathexpand.errors import PathExpandError
 
@@ -37,7 +39,7 @@ def program(context: click.Context) -> None:
         emit(lambda ascii: context.get_help() + "\n")
 
 
-for command in (table, expand, count, verify, models):
+for command in (table, total, expand, count, verify, models, query):
     program.add_command(command)
 
 

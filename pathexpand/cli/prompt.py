@@ -31,6 +31,16 @@ def prompted(command: Command) -> Command:
     return command
 
 
+def queried(command: Command) -> Command:
+    """Add the option that asks for some paths only."""
+    return click.option(
+        "--query",
+        metavar="QUERY",
+        callback=_checked,
+        help='Only paths such as "embed > * > L1H2"; "pathexpand query" explains the language.',
+    )(command)
+
+
 def read_run(model: str, *, prompt: str | None, prompt_file: str | None, tokens: str | None) -> Run:
     """Load a model and run the prompt that was given, or the default one.
 

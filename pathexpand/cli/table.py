@@ -8,14 +8,29 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pathexpand.cli.output import complain, emit, wants_color
-from pathexpand.cli.prompt import prompted, read_run
+from pathexpand.cli.progress import watched
+from pathexpand.cli.prompt import Command, prompted, queried, read_run
 
 if TYPE_CHECKING:
+    from pathexpand.engine.search import Budget
     from pathexpand.table import Table
 
 FORMATS = ("text", "csv", "tsv", "json", "md", "latex")
 _SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".json": "json", ".md": "md", ".tex": "latex"}
 _FILE_WIDTH = 80
+
+
+def written(command: Command) -> Command:
+    """Add the options that say how a table is written."""
+    command = click.option("--out", metavar="FILE", help="Write to a file, whole or not at all.")(
+        command
+    )
+    return click.option(
+        "--format",
+        "kind",
+        type=click.Choice(FORMATS),
+        help="Default: text, or what the name of --out ends in.",
+    )(command)
 
 
 @click.command(
@@ -24,6 +39,7 @@ _FILE_WIDTH = 80
     "the sum of all unlisted paths: the value column adds up to the dense logit.",
 )
 @prompted
+@queried
 @click.option("--top", type=int, default=10, show_default=True, metavar="N", help="Rows to list.")
 @click.option(
     "--max-order",
@@ -35,17 +51,18 @@ _FILE_WIDTH = 80
 @click.option(
     "--weights-only", is_flag=True, help="No prompt: rank by the norm of each path's matrix."
 )
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(FORMATS),
-    help="Default: text, or what the name of --out ends in.",
-)
-@click.option("--out", metavar="FILE", help="Write to a file, whole or not at all.")
+@click.option("--nodes", type=int, metavar="N", help="Stop after so many suffixes.")
+@click.option("--seconds", type=float, metavar="S", help="Stop the search after so long.")
+@click.option("--memory", type=float, metavar="GB", help="Stop when the search holds so much.")
+@written
 def table(
     *,
     top: int,
+    query: str | None,
     max_order: int | None,
+    nodes: int | None,
+    seconds: float | None,
+    memory: float | None,
     raw: bool,
     weights_only: bool,
     kind: str | None,
@@ -59,8 +76,16 @@ def table(
 
     Listed + remainder = the logit of the dense forward pass, but for rounding. The logit is read
     minus its mean over the vocabulary, as a softmax does not see that.
+
+    However many paths there are, the list is exact: the search ends when no path that is left can
+    be larger. Stopped sooner, by an option or Ctrl-C, the table still bounds every unlisted path.
     """
-    kind = kind or _SUFFIXES.get(FilePath(out or "").suffix.lower(), "text")
+    options: dict[str, Any] = {
+        "top": top,
+        "query": query,
+        "max_order": max_order,
+        "budget": read_budget(nodes, seconds, memory),
+    }
     if weights_only:
         if raw or position is not None or target is not None or any(prompt.values()):
             raise click.UsageError(
@@ -69,11 +94,14 @@ def table(
             )
         from pathexpand.api import load
 
-        write(load(model).paths(top=top, max_order=max_order), kind, out)
+        loaded = load(model)
+        with watched() as report:
+            ranked = loaded.paths(**options, report=report)
+        write(ranked, kind, out)
         return 0
-    found = read_run(model, **prompt).paths(
-        target, position=position, top=top, max_order=max_order, centred=not raw
-    )
+    run = read_run(model, **prompt)
+    with watched() as report:
+        found = run.paths(target, position=position, centred=not raw, **options, report=report)
     write(found, kind, out)
     if found.closes:
         return 0
@@ -81,13 +109,15 @@ def table(
     return 1
 
 
-def write(found: Table, kind: str, out: str | None) -> None:
-    """Print a table, or write it to a file, in one of `FORMATS`.
+def write(found: Table, kind: str | None, out: str | None) -> None:
+    """Print a table, or write it to a file, in one of `FORMATS`, or as the file's name says.
 
     >>> from pathexpand.api import load
     >>> write(load("zero-layer").paths(top=0), "csv", None)
     rank,path,order,kind,norm,share
     """
+
+    kind = kind or _SUFFIXES.get(FilePath(out or "").suffix.lower(), "text")
 
     def render(ascii: bool) -> str:
         if kind == "text":
@@ -101,3 +131,16 @@ def write(found: Table, kind: str, out: str | None) -> None:
         return found.to_markdown(ascii=ascii) if kind == "md" else found.to_latex(ascii=ascii)
 
     emit(render, out)
+
+
+def read_budget(nodes: int | None, seconds: float | None, memory: float | None) -> Budget | None:
+    """Give the budget that the options set; none if they set none.
+
+    >>> read_budget(None, None, None)
+    """
+    if nodes is None and seconds is None and memory is None:
+        return None
+    from pathexpand.engine.search import Budget
+
+    size = None if memory is None else int(memory * 1e9)
+    return Budget(nodes=nodes, seconds=seconds, memory=size)

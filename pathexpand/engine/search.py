@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.engine.best import Best
+from pathexpand.errors import PathExpandError
 from pathexpand.symbolic import Head, Network, Path
 from pathexpand.symbolic.query import Query
 
@@ -29,6 +30,13 @@ class Budget:
     nodes: int | None = None
     seconds: float | None = None
     memory: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a limit below 0, or one that is no number."""
+        for name in ("nodes", "seconds", "memory"):
+            limit = getattr(self, name)
+            if limit is not None and not limit >= 0:
+                raise PathExpandError(f"budget {name}", wanted="at least 0", got=str(limit))
 
 
 @dataclass(frozen=True, slots=True)

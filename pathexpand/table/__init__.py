@@ -3,5 +3,15 @@
 from pathexpand.table.abstract import Table
 from pathexpand.table.norm_table import NormRow, NormTable
 from pathexpand.table.path_table import PathRow, PathTable, SourceToken
+from pathexpand.table.totals_table import TotalsRow, TotalsTable
 
-__all__ = ["NormRow", "NormTable", "PathRow", "PathTable", "SourceToken", "Table"]
+__all__ = [
+    "NormRow",
+    "NormTable",
+    "PathRow",
+    "PathTable",
+    "SourceToken",
+    "Table",
+    "TotalsRow",
+    "TotalsTable",
+]
