@@ -84,7 +84,7 @@ def rank_by_norm(
     return NormRanking(
         paths=tuple(path for _, path in listed),
         norms=tuple(norm for norm, _ in listed),
-        energy=float(sum(norm**2 for norm, _ in valued)),
+        energy=float(sum(norm * norm for norm, _ in valued)),
         path_count=network.count(),
         certified=whole,
         bound=(left[0][0] if left else 0.0) if whole else None,
@@ -105,18 +105,18 @@ def _norms(
     for boundary in range(len(network.layers), -1, -1):
         for source in (s for s in network.sources if s.boundary == boundary):
             start = _triangle(_source_rows(weights, Path(source.label)))  # (rows, d_model)
-            yield Path(source.label), float(np.linalg.norm(start @ readout))
+            yield Path(source.label), _frobenius(start @ readout)
             entries: dict[Head, Array] = {}
             for word, core in words:
                 head = word[0]
                 if head not in entries:
                     attn = weights.blocks[head.layer].attn
                     entries[head] = _triangle(start @ attn.W_V[head.index])  # (rows, d_head)
-                yield Path(source.label, word), float(np.linalg.norm(entries[head] @ core))
+                yield Path(source.label, word), _frobenius(entries[head] @ core)
         if boundary and most:
             words += _longer(weights, network.layers[boundary - 1], words, readout, most)
     if weights.b_U is not None and any(s.boundary is None for s in network.sources):
-        yield Path("b_U"), float(np.linalg.norm(weights.b_U))
+        yield Path("b_U"), _frobenius(weights.b_U)
 
 
 def _longer(
@@ -139,6 +139,12 @@ def _longer(
                     virtual[word[0]] = w_o @ attn.W_V[word[0].index]  # (d_head, d_head)
                 out.append(((head, *word), virtual[word[0]] @ core))
     return out
+
+
+def _frobenius(array: Array) -> float:
+    """Give the root of the sum of squares, which itself may be too small or large for a float."""
+    peak = float(np.max(abs(array), initial=0.0))
+    return peak * float(np.linalg.norm(array / peak)) if 0 < peak < np.inf else peak
 
 
 def _triangle(matrix: Array) -> Array:

@@ -186,8 +186,7 @@ class _Hunt:
             stopping = [
                 node
                 for node in batch
-                if node.boundary >= source.boundary
-                and source.label in self.query.stops(node.state)
+                if node.boundary >= source.boundary and source.label in self.query.stops(node.state)
             ]
             if stopping:
                 sizes = self.tree.sizes(stopping, source.label)

@@ -39,9 +39,7 @@ def check_closure(
         total = run.total(target=what, position=place).sum()
         bound = 2 * (dense_rounding(run, what, readout) + totals_rounding(run, readout))
         deviations.append(Deviation(abs(total - dense), bound, what.describe(None)))
-    return judged(
-        "closure of totals", deviations, f"{len(deviations)} targets, position {place}"
-    )
+    return judged("closure of totals", deviations, f"{len(deviations)} targets, position {place}")
 
 
 def check_table_closure(
@@ -166,5 +164,3 @@ def _targets(run: Run, given: Target) -> list[Target]:
     if other != token:
         targets.append(DifferenceTarget(token, other))
     return [*targets, DirectionTarget(zigzag)]
-
-

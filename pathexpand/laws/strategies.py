@@ -74,9 +74,7 @@ def models(draw: st.DrawFn, *, max_layers: int = 3, max_heads: int = 3) -> Model
 
 
 @st.composite
-def rational_models(
-    draw: st.DrawFn, *, max_layers: int = 3, max_heads: int = 2
-) -> RationalProblem:
+def rational_models(draw: st.DrawFn, *, max_layers: int = 3, max_heads: int = 2) -> RationalProblem:
     """Draw small models with exact rational weights, token ids, and rational patterns for them.
 
     >>> from hypothesis import find

@@ -25,12 +25,15 @@ from pathexpand.symbolic.network import Network, Source
 from pathexpand.symbolic.notation import format_expansion, format_term, latex
 from pathexpand.symbolic.parsing import parse_expansion, parse_term
 from pathexpand.symbolic.path import Head, Path
+from pathexpand.symbolic.query import Query, everything, parse_query
+from pathexpand.symbolic.query_text import QUERY_LANGUAGE
 from pathexpand.symbolic.sympy_form import from_sympy, to_sympy
 
 __all__ = [
     "B_U",
     "INPUT",
     "LOGITS",
+    "QUERY_LANGUAGE",
     "STREAM",
     "W_E",
     "W_POS",
@@ -42,6 +45,7 @@ __all__ = [
     "Network",
     "Path",
     "PositionMap",
+    "Query",
     "Source",
     "Space",
     "Sum",
@@ -53,6 +57,7 @@ __all__ = [
     "count",
     "count_by_order",
     "equation",
+    "everything",
     "expand",
     "format_expansion",
     "format_term",
@@ -61,6 +66,7 @@ __all__ = [
     "latex",
     "ov",
     "parse_expansion",
+    "parse_query",
     "parse_term",
     "to_sympy",
 ]

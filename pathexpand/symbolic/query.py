@@ -319,9 +319,13 @@ class _Steps:
             found |= self.before[step]
         return found
 
-    def with_head(self, head: Head) -> int:
-        marks = (isinstance(each, HeadStep) and head in each.heads for each in self.steps)
-        return sum(mark << step for step, mark in enumerate(marks))
+    def with_head(self, network: Network) -> list[int]:
+        """Return for each head the steps that it can be."""
+        found = dict.fromkeys(_heads(network), 0)
+        for step, each in enumerate(self.steps):
+            for head in each.heads if isinstance(each, HeadStep) else ():
+                found[head] |= 1 << step
+        return list(found.values())
 
     def sources(self, steps: int) -> frozenset[str]:
         found = [self.steps[step] for step in _bits(steps)]
@@ -335,30 +339,38 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 def _read_backward(pattern: Pattern, network: Network) -> _Table:
-    """Return the automaton whose states are the sets of steps that may be read next."""
+    """Return the automaton whose states are the sets of steps that may be read next.
+
+    It is worked out layer by layer, so a state has moves only into layers below the one in which
+    it is first met.
+    """
     steps = _Steps()
     sets = [steps.add(pattern).last]
-    numbers = {sets[0]: 0}
-    with_head = [steps.with_head(head) for head in _heads(network)]
+    numbers = {0: None, sets[0]: 0}
+    with_head = steps.with_head(network)
     before = cache(steps.before_any)
-    moves = []
-    for can_be in sets:  # grows as we go
-        row: list[int | None] = []
-        for taken in with_head:
-            after = before(can_be & taken)
-            if after and after not in numbers:
-                numbers[after] = len(sets)
-                sets.append(after)
-            row.append(numbers.get(after))
-        moves.append(tuple(row))
-        if len(sets) > _MOST_STATES:
-            raise LimitError(
-                "query",
-                wanted=f"one that needs at most {_MOST_STATES:,} states",
-                got="one that needs more",
-                remedy="ask for it in several queries, or with fewer optional and repeated steps",
-            )
-    return _Table(tuple(moves), tuple(map(steps.sources, sets)))
+    rows: list[list[int | None]] = [[None] * len(with_head)]
+    for columns in reversed(_columns(network)):
+        for state, can_be in enumerate(tuple(sets)):
+            for column in columns:
+                after = before(can_be & with_head[column])
+                if after not in numbers:
+                    numbers[after] = len(sets)
+                    sets.append(after)
+                    rows.append([None] * len(with_head))
+                rows[state][column] = numbers[after]
+            _check_states(len(sets))
+    return _Table(tuple(map(tuple, rows)), tuple(map(steps.sources, sets)))
+
+
+def _check_states(number: int) -> None:
+    if number > _MOST_STATES:
+        raise LimitError(
+            "query",
+            wanted=f"one that needs at most {_MOST_STATES:,} states",
+            got="one that needs more",
+            remedy="ask for it in several queries, or with fewer optional and repeated steps",
+        )
 
 
 def _complement(table: _Table, network: Network) -> _Table:
@@ -436,7 +448,8 @@ def _heads(network: Network) -> tuple[Head, ...]:
 class _Forward:
     """The automaton walked from the source on, only where the rest of a path can follow.
 
-    Sets of states are bit masks.
+    A set of states, as a bit mask, stands for a place between two heads: from each of them,
+    reading backward, what was chosen up to there matches.
     """
 
     def __init__(self, query: Query, network: Network, highest: int) -> None:
@@ -451,34 +464,35 @@ class _Forward:
             ]
             for head in _heads(network)
         }
-        self.reach = self._reach()
+        # For each order and boundary, the states that so many heads after the boundary can reach.
+        self.reach = [[1 << query.start] * (network.depth + 1)]
         self.known: dict[tuple[int, int, int], tuple[tuple[Head, int], ...]] = {}
-
-    def _reach(self) -> list[list[int]]:
-        """Return for each boundary and number of heads after it the states that these can reach."""
-        reach = [[1 << self.query.start] + [0] * self.highest]
-        for layer in reversed(self.network.layers):
-            later = reach[-1]
-            here = list(later)
-            for state, after in {step for head in layer for step in self.steps[head]}:
-                for order in range(self.highest):
-                    here[order + 1] |= (later[order] >> state & 1) << after
-            reach.append(here)
-        return reach[::-1]
 
     def paths(self) -> Iterator[Path]:
         for order in range(self.highest + 1):
             for source in self.network.sources:
                 born = self.network.depth if source.boundary is None else source.boundary
-                states = sum(
-                    (source.label in self.query.stops(state)) << state
-                    for state in range(self.query.states)
-                )
-                for heads in self.chains(states & self.reach[born][order], born, order):
+                for heads in self.chains(self.stops(source.label, order, born), born, order):
                     yield Path(source.label, heads)
+            self.reach.append(self.one_head_more())
+
+    def one_head_more(self) -> list[int]:
+        reach = [0]
+        for layer in reversed(self.network.layers):
+            later = self.reach[-1][self.network.depth + 1 - len(reach)]
+            found = reach[-1]
+            for state, after in {step for head in layer for step in self.steps[head]}:
+                found |= (later >> state & 1) << after
+            reach.append(found)
+        return reach[::-1]
+
+    def stops(self, source: str, order: int, boundary: int) -> int:
+        states = range(self.query.states)
+        found = sum(1 << state for state in states if source in self.query.stops(state))
+        return found & self.reach[order][boundary]
 
     def chains(self, states: int, boundary: int, order: int) -> Iterator[tuple[Head, ...]]:
-        """Yield the heads that lead from the start to these states, in lexicographic order."""
+        """Yield the ways on from these states through `order` heads, in lexicographic order."""
         if not states or not order:
             yield from [()] * bool(states)
             return
@@ -500,17 +514,17 @@ class _Forward:
             branches.append(iter(self.choices(states, head.layer + 1, missing)))
 
     def choices(self, states: int, boundary: int, order: int) -> tuple[tuple[Head, int], ...]:
-        """Return the heads that can come first of `order` more, and the states before each."""
+        """Return the heads that `order` more can begin with, and the states after each of them."""
         key = states, boundary, order
         if key not in self.known:
             found = []
             for layer in self.network.layers[boundary:]:
                 for head in layer:
-                    before = sum(
+                    between = sum(
                         1 << state for state, after in self.steps[head] if states >> after & 1
                     )
-                    before &= self.reach[head.layer + 1][order - 1]
-                    if before:
-                        found.append((head, before))
+                    between &= self.reach[order - 1][head.layer + 1]
+                    if between:
+                        found.append((head, between))
             self.known[key] = tuple(found)
         return self.known[key]

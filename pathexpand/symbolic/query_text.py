@@ -32,7 +32,7 @@ All other steps are heads.
 
 L0H* is one head of layer 0. To repeat a label with *, put it in parentheses: (L0H*)*.
 The word not, at the very start, asks for all paths that the rest of the query does not match.
-In a shell, put the query between single quotes.
+Labels that the network does not have are refused. In a shell, put the query in single quotes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _TOKEN = re.compile(
       | (?P<word>L\*\w*|\w+)
       | (?P<repetition>[?*+])
       | (?P<sign>[(){{}}|,!.])
-      | (?P<space>\s+)
+      | (?P<space>(?u:\s+))
       | (?P<wrong>.)""",
     re.VERBOSE | re.ASCII | re.DOTALL,
 )
@@ -136,7 +136,7 @@ def read_query(text: str, network: Network) -> QueryText:
             got="nothing",
             remedy="* alone asks for all paths",
         )
-    reader = _Reader(text, network)
+    reader = _Reader(text.rstrip(), network)
     negated = reader.skip("not")
     pattern = reader.choice("the end")
     return QueryText(reader.from_source(pattern), negated)
@@ -148,8 +148,8 @@ def negate(text: str) -> str:
     >>> negate("embed > *"), negate("not embed > *")
     ('not embed > *', 'embed > *')
     """
-    rest = re.sub(r"\s*not\b\s*", "", text, count=1) if re.match(r"\s*not\b", text) else None
-    return f"not {text}" if rest is None else rest
+    rest, found = re.subn(r"^\s*not\b\s*", "", text)
+    return rest if found else f"not {text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,7 @@ class _Reader:
         self.heads = frozenset(head for layer in network.layers for head in layer)
         self.sources = tuple(source.label for source in network.sources)
         self.tokens = list(_tokens(text))
+        self.known: dict[str, HeadStep] = {}
         self.next = 0
         self.depth = 0
 
@@ -187,7 +188,7 @@ class _Reader:
 
     def skip(self, text: str) -> bool:
         """Step over the next token if it is this one."""
-        found = self.peek().text == text and self.peek().kind != "end"
+        found = self.peek().text == text
         self.next += found
         return found
 
@@ -282,8 +283,13 @@ class _Reader:
     def label(self, wanted: str) -> SourceStep | HeadStep:
         """Read one label; `wanted` is said of anything else that stands there."""
         token = self.peek()
-        if token.kind == "label":
-            found = self.head_label(token) if token.heads else self.bias_label(token)
+        if token.heads and token.text not in self.known:
+            self.known[token.text] = self.head_label(token)
+        found: SourceStep | HeadStep
+        if token.heads:
+            found = self.known[token.text]
+        elif token.kind == "label":
+            found = self.bias_label(token)
         elif token.text in self.sources:
             found = SourceStep(frozenset({token.text}), token.start)
         elif token.kind == "word":

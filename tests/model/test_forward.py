@@ -21,12 +21,16 @@ def by_loops(model: Model, tokens: list[int], real: list[int]) -> Any:
     places = [max(sum(real[: n + 1]) - 1, 0) for n in range(len(tokens))]
     kind = config.positional_embedding_type
     position = [weights.W_pos[p] if kind != "none" else 0 * weights.W_E[0] for p in places]
-    stream = [weights.W_E[t] + (position[n] if kind == "standard" else 0) for n, t in enumerate(tokens)]
+    stream = [
+        weights.W_E[t] + (position[n] if kind == "standard" else 0) for n, t in enumerate(tokens)
+    ]
     for layer, block in enumerate(weights.blocks):
         attn, after = block.attn, [row.copy() for row in stream]
         zero = np.zeros((config.n_heads, config.d_head))
         b_q, b_k, b_v = (zero if b is None else b for b in (attn.b_Q, attn.b_K, attn.b_V))
-        reads = [row + (position[n] if kind == "shortformer" else 0) for n, row in enumerate(stream)]
+        reads = [
+            row + (position[n] if kind == "shortformer" else 0) for n, row in enumerate(stream)
+        ]
         for i in range(len(tokens)):
             for head in range(config.n_heads):
                 keys = [j for j in range(len(tokens)) if real[j]]
@@ -96,14 +100,12 @@ def test_value_bias_is_seen_through_the_pattern() -> None:
     model = from_state_dict(tensors, config(d_model=2, attention_dir="bidirectional"))
     tokens, mask = np.array([[0]]), np.array([[True]])
     for row, wanted in ((1.0, (3, 6)), (0.0, (0, 0)), (0.5, (1.5, 3))):
-        dense = forward(
-            model.weights, model.config, tokens, mask, patterns=[np.array([[[[row]]]])]
-        )
+        dense = forward(model.weights, model.config, tokens, mask, patterns=[np.array([[[[row]]]])])
         assert dense.residual[1][0, 0].tolist() == list(wanted)
         from pathexpand.api import Run
 
         run = Run(model, dense)
-        split = [run.value("L0bias", target, centred=False) for target in (0, 1)]
+        split = [run.value("L0bias", target=target, centred=False) for target in (0, 1)]
         assert split == list(wanted)
 
 
@@ -114,9 +116,9 @@ def test_constants_flow_through_later_heads() -> None:
     model = from_state_dict(tensors, config(n_layers=2))
     run = model.run([0, 0])
     assert run.dense.residual[-1][0].tolist() == [[15.0], [15.0]]
-    assert run.value("L0bias", 0, centred=False) == 5
-    assert run.value("L0bias > L1H0", 0, centred=False) == 10
-    assert run.total(0, centred=False).sum() == 15
+    assert run.value("L0bias", target=0, centred=False) == 5
+    assert run.value("L0bias > L1H0", target=0, centred=False) == 10
+    assert run.total(target=0, centred=False).sum() == 15
     masked = model.run([0, 0], mask=[0, 1])
     assert masked.dense.residual[-1][0].tolist() == [[5.0], [15.0]]
 
@@ -211,7 +213,8 @@ def test_bad_prompts(prompt: Any, mask: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "place"), [(None, 2), (0, None), (1, 1), (-2, 2), (-1, None), (4, None), (-5, None)]
+    ("position", "place"),
+    [(None, 2), (0, None), (1, 1), (-2, 2), (-1, None), (4, None), (-5, None)],
 )
 def test_positions(position: Any, place: int | None) -> None:
     run = laws.random_model(seed=2).run([0, 3, 1, 0], mask=[0, 1, 1, 0])
@@ -230,8 +233,19 @@ def test_positions_are_whole_numbers(position: Any) -> None:
 
 def test_overflow_is_told_in_one_line() -> None:
     model = laws.random_model(seed=1, scale=1e150)
-    with pytest.raises(ModelError, match="finite activations, got overflow"):
+    with pytest.raises(ModelError, match="finite numbers, got overflow in layer 0"):
         model.run([1, 2, 3])
+
+
+def test_overflow_in_the_logits_is_told_too() -> None:
+    model = laws.random_model(seed=1)
+    tensors = {name: np.array(array) for name, array in model.weights.named()}
+    tensors["unembed.W_U"] = np.full((7, 11), 1.7e308)
+    tensors["embed.W_E"] = tensors["embed.W_E"] * 1e5
+    run = from_state_dict(tensors, model.config).run([1, 2, 3])
+    for look in (run.logits, run.paths, lambda: run.paths(1, centred=False)):
+        with pytest.raises(ModelError, match="overflow in the logits"):
+            look()
 
 
 def test_logits_of_several_streams_at_once() -> None:

@@ -39,7 +39,8 @@ relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 @st.composite
 def networks(draw: st.DrawFn) -> Network:
-    sizes = draw(st.lists(st.integers(0, 3), max_size=3))
+    depth = draw(st.sampled_from((3, 2, 4, 1, 0)))
+    sizes = [draw(st.sampled_from((2, 3, 1, 0))) for _ in range(depth)]
     sources = draw(st.tuples(st.booleans(), st.booleans(), st.booleans()))
     return Network.attention_only(
         heads=tuple(sizes),
@@ -92,8 +93,8 @@ def source_labels(letters: Letters) -> st.SearchStrategy[tuple[str, list[str]]]:
 def head_labels(letters: Letters) -> st.SearchStrategy[tuple[str, list[str]]]:
     """Draw a label of heads with the heads that it names."""
     heads = all_heads(letters.network)
-    spans = {"*": range(100)} | {str(n): range(n, n + 1) for n in range(3)}
-    spans |= {f"{low}-{high}": range(low, high + 1) for high in range(3) for low in range(high)}
+    spans = {"*": range(100)} | {str(n): range(n, n + 1) for n in range(4)}
+    spans |= {f"{low}-{high}": range(low, high + 1) for high in range(4) for low in range(high)}
     named = []
     for layers, layer_range in spans.items():
         for indices, index_range in spans.items():
@@ -425,10 +426,8 @@ def a_layer_must_be_passed_through(patch: pytest.MonkeyPatch) -> None:
 
 @broken
 def the_list_turns_back_too_early(patch: pytest.MonkeyPatch) -> None:
-    reach = query_module._Forward._reach
-    patch.setattr(
-        query_module._Forward, "_reach", lambda self: [*reach(self)[1:], [0] * (self.highest + 1)]
-    )
+    more = query_module._Forward.one_head_more
+    patch.setattr(query_module._Forward, "one_head_more", lambda self: [*more(self)[1:], 0])
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -550,6 +549,23 @@ def test_text_and_query_belong_together(case: Case) -> None:
     assert negate(negate(query.text)) == query.text
 
 
+@relaxed
+@given(networks(), st.data())
+def test_a_list_of_paths_asks_for_these(network: Network, data: st.DataObject) -> None:
+    paths = list(network.paths())
+    some = data.draw(st.lists(st.sampled_from(paths), min_size=1))
+    query = parse_query(" | ".join(map(str, some)), network)
+    assert list(query.paths()) == [path for path in paths if path in some]
+
+
+def test_thousands_of_alternatives_are_fine() -> None:
+    network = Network.attention_only(12, 12)
+    paths = list(islice(network.paths(), 100, 3100))
+    query = parse_query(" | ".join(map(str, paths)), network)
+    assert list(query.paths()) == paths
+    assert query.complement().count() == network.count() - 3000
+
+
 def test_a_large_network_is_counted_and_listed_without_enumeration() -> None:
     network = Network.attention_only(60, 64, positions=True)
     query = parse_query("embed > * > L30H7 > * > L59H*", network)
@@ -558,6 +574,10 @@ def test_a_large_network_is_counted_and_listed_without_enumeration() -> None:
         "embed > L30H7 > L59H0",
         "embed > L30H7 > L59H1",
     ]
+    deep = Network.attention_only(2000, 1)
+    query = parse_query("embed > * > L1000H0 > *", deep)
+    assert query.count() == 2**1999
+    assert str(next(query.paths())) == "embed > L1000H0"
     last = parse_query(" > ".join(f"L{layer}H63" for layer in range(60)), network)
     assert [path.order for path in last.paths()] == [60, 60]
 
@@ -690,7 +710,7 @@ def test_too_many_states_are_refused() -> None:
         ("!(L0H1)", "column 2 .* wanted a label or a set after !, got '('"),
         ("not", "column 4 .* got the end"),
         ("* > not L0H1", "column 5 .* got 'not'; not stands at the very start, ! before a step"),
-        ("L0H1 | ", "column 8 .* got the end"),
+        ("L0H1 | ", "column 7 .* got the end"),
         ("L0H1, L0H2", "column 5 .* got ','"),
         ("L01H1", "column 1 .* or a head (L0H0 … L4H5), got 'L01H1'"),
         ("embed > L0", "column 9 .* got 'L0'"),
@@ -706,7 +726,9 @@ def test_too_many_states_are_refused() -> None:
         ("L" + "9" * 5000 + "H0", "column 1 of query 'L9999.*…': .* got 'L9999.*…'"),
         ("*\t>\tx", "column 5 of query '* > x': .* got 'x'"),
         ("embed >\n  L0H1 >\n L0H99", "line 3, column 2 of query ' L0H99': .* got 'L0H99'"),
-        ("* >\N{NO-BREAK SPACE}L0H1", "column 4 of query '* > L0H1': .* got '\\xa0'"),
+        ("* >\N{NO-BREAK SPACE}L0H9", "column 5 of query '* > L0H9': .* got 'L0H9'"),
+        ("* > \N{LATIN SMALL LETTER E WITH ACUTE}", "column 5 of query .* got 'é'"),
+        ("L0H1 >\n\n", "column 7 of query 'L0H1 >': .* got the end"),
         ("(" * 101 + "." + ")" * 101, "column 101 .* wanted at most 100 parentheses inside each"),
         ("L0H1 > " * 40 + "L0H44" + " > L0H1" * 40, "column 281 of query '….* L0H44 .*…': "),
         ("", "query: wanted steps such as embed > * > L1H6, got nothing; * alone asks for all"),
