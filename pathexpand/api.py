@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path as FilePath
@@ -162,7 +163,7 @@ class Model:
             report=report,
         )
         rows = tuple(
-            NormRow(n, str(path), path.order, path.kind, norm, _ratio(norm**2, found.energy))
+            NormRow(n, str(path), path.order, path.kind, norm, _ratio(norm * norm, found.energy))
             for n, (path, norm) in enumerate(
                 zip(found.found.paths, found.norms, strict=True), start=1
             )
@@ -245,7 +246,12 @@ class Run:
 
     def logits(self, position: int | None = None) -> Array:
         """Give the dense logits at a position: (d_vocab_out,)."""
-        return logits(self.model.weights, self.dense.residual[-1][0, self.position(position)])
+        stream = self.dense.residual[-1][0, self.position(position)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = logits(self.model.weights, stream)
+        if out.dtype != object and not np.isfinite(out).all():
+            raise _overflow("the logits")
+        return out
 
     def position(self, given: int | None = None) -> int:
         """Give a position as counted from 0; raises `PromptError` if it is not one to read at."""
@@ -307,6 +313,10 @@ class Run:
         what = self.target(target, position=place, centred=centred)
         readout = what.readout(self.model.weights, place)
         streams = tuple(stream[0] for stream in self.dense.residual)
+        with np.errstate(over="ignore", invalid="ignore"):
+            dense = float(what.dense(self.model.weights, streams[-1][place]))
+        if not math.isfinite(dense):
+            raise _overflow("the logits")
         asked = self.model.query(query)
         found = rank(
             self.frozen,
@@ -318,7 +328,6 @@ class Run:
             budget=budget,
             report=report,
         )
-        dense = float(what.dense(self.model.weights, streams[-1][place]))
         size = sum(abs(row.value) for row in found.rows) + abs(found.outside) + abs(dense)
         rounding = found.rounding + gamma(len(found.rows) + 2) * size
         rounding += self._dense_rounding(what, readout)
@@ -538,12 +547,16 @@ def _check_finite(dense: Forward) -> None:
     """Refuse a run whose numbers left the range of float64: nothing adds up there."""
     for layer, stream in enumerate(dense.residual):
         if stream.dtype != object and not np.isfinite(stream).all():
-            raise ModelError(
-                "run",
-                wanted="finite activations",
-                got=f"overflow in the stream before layer {layer}",
-                remedy="the weights are too large for float64",
-            )
+            raise _overflow("the embeddings" if not layer else f"layer {layer - 1}")
+
+
+def _overflow(place: str) -> ModelError:
+    return ModelError(
+        "run",
+        wanted="finite numbers",
+        got=f"overflow in {place}",
+        remedy="the weights are too large for float64",
+    )
 
 
 def _mask(mask: Mask | None) -> npt.NDArray[np.bool_] | None:

@@ -69,7 +69,7 @@ def check_term_count(model: Model, *, limit: int = 20_000) -> LawResult:
 
 
 def check_enumeration_count(run: Run) -> LawResult:
-    """Check that the engine's frozen sum has, enumerates and leaves over as many paths as it should.
+    """Check that the frozen sum has, enumerates and leaves over as many paths as it should.
 
     >>> from pathexpand import api
     >>> check_enumeration_count(api.load("two-layer").run("to be")).holds

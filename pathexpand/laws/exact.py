@@ -19,7 +19,6 @@ from pathexpand.errors import ModelError
 from pathexpand.laws.reference import cut
 from pathexpand.laws.result import Deviation, LawResult, judged
 from pathexpand.model.forward import forward
-from pathexpand.model.weights import Attention
 from pathexpand.symbolic import Path, expand
 from pathexpand.target import DifferenceTarget, DirectionTarget, LogitTarget, Target
 
@@ -192,7 +191,7 @@ def _corner(run: Run, sizes: int) -> Model:
         name: min(getattr(config, name), sizes)
         for name in ("d_model", "d_head", "d_vocab", "d_vocab_out", "n_ctx")
     }
-    axes = {
+    axes: dict[str, tuple[str | None, ...]] = {
         "W_E": ("d_vocab", "d_model"),
         "W_pos": ("n_ctx", "d_model"),
         "W_U": ("d_model", "d_vocab_out"),
@@ -200,8 +199,8 @@ def _corner(run: Run, sizes: int) -> Model:
         "W_O": (None, "d_head", "d_model"),
         "b_O": ("d_model",),
     }
-    axes |= {name: (None, "d_model", "d_head") for name in ("W_Q", "W_K", "W_V")}
-    axes |= {name: (None, "d_head") for name in ("b_Q", "b_K", "b_V")}
+    axes |= dict.fromkeys(("W_Q", "W_K", "W_V"), (None, "d_model", "d_head"))
+    axes |= dict.fromkeys(("b_Q", "b_K", "b_V"), (None, "d_head"))
     tensors = {}
     for name, array in weights.named():
         kept = tuple(slice(axis and size[axis]) for axis in axes[name.rsplit(".")[-1]])
@@ -220,12 +219,10 @@ def _shapes(sizes: dict[str, int], biases: bool) -> dict[str, tuple[int, ...]]:
     if biases:
         shapes["unembed.b_U"] = (sizes["d_vocab_out"],)
     for layer in range(sizes["n_layers"]):
-        for field in fields(Attention):
-            if field.name.startswith("W"):
-                shape = (heads, head, stream) if field.name == "W_O" else (heads, stream, head)
-            elif biases:
-                shape = (stream,) if field.name == "b_O" else (heads, head)
-            else:
-                continue
-            shapes[f"blocks.{layer}.attn.{field.name}"] = shape
+        at = f"blocks.{layer}.attn."
+        shapes |= {at + name: (heads, stream, head) for name in ("W_Q", "W_K", "W_V")}
+        shapes[at + "W_O"] = (heads, head, stream)
+        if biases:
+            shapes |= {at + name: (heads, head) for name in ("b_Q", "b_K", "b_V")}
+            shapes[at + "b_O"] = (stream,)
     return shapes

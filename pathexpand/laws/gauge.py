@@ -117,8 +117,9 @@ def check_head_permutation(
 
     def change(layer: int, attn: Attention) -> Attention:
         names = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
-        parts = {name: getattr(attn, name) for name in names}
-        return replace(attn, **{n: a if a is None else a[orders[layer]] for n, a in parts.items()})
+        parts: dict[str, Any] = {name: getattr(attn, name) for name in names}
+        moved: dict[str, Any] = {n: a for n, a in parts.items() if a is not None}
+        return replace(attn, **{name: array[orders[layer]] for name, array in moved.items()})
 
     def renamed(path: Path) -> Path:
         places = [np.flatnonzero(orders[h.layer] == h.index)[0] for h in path.components]
@@ -174,8 +175,8 @@ def _turned(attn: Attention, right: Array, left: Array) -> Attention:
 
 def _sizes(attn: Attention) -> Attention:
     names = ("W_Q", "W_K", "b_Q", "b_K")
-    parts = {name: getattr(attn, name) for name in names}
-    return replace(attn, **{name: a if a is None else abs(a) for name, a in parts.items()})
+    parts: dict[str, Any] = {name: getattr(attn, name) for name in names}
+    return replace(attn, **{name: abs(a) for name, a in parts.items() if a is not None})
 
 
 def _changed(
@@ -221,7 +222,7 @@ def _same_values(
     ]
     extra = 4 * run.model.config.d_head * max(run.model.config.n_layers, 1)
     for each in references(most, readout):
-        before = run.value(each.path, what, position=place)
+        before = run.value(each.path, target=what, position=place)
         after = changed.value(renamed(each.path), what, position=place)
         bound = 2 * gamma(each.steps + len(run.tokens) + extra) * float(each.sizes.sum())
         deviations.append(Deviation(abs(before - after), bound, f"{each.path}"))

@@ -23,7 +23,7 @@ _ENTRIES = 2_000_000  # of a dense matrix that a check will build
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseMatrix:
-    """A path's matrix multiplied out, a bound on its entries' sizes, and the roundings on the way."""
+    """A path's matrix multiplied out, its entries' sizes, and the roundings on the way."""
 
     values: Array
     sizes: Array
@@ -55,7 +55,7 @@ def dense_path_matrix(weights: Weights, path: Path, *, rows: int | None = None) 
 
 
 def check_path_matrices(model: Model, *, paths: int = 30) -> LawResult:
-    """Check that `path_matrix` is the product of the dense OV matrices, for the first `paths` paths.
+    """Check that `path_matrix` is the product of dense OV matrices, for the first `paths` paths.
 
     Of a large vocabulary only the first entries are multiplied out on the dense side.
 
@@ -91,7 +91,7 @@ def check_path_logits(run: Run, *, position: int | None = None, paths: int = 30)
         deviations.append(unequal(every.shape, (vocabulary,), f"shape of {path}"))
         sizes, steps = _stream_sizes(run, path, place)
         for token in tokens:
-            value = run.value(path, LogitTarget(token, centred=False), position=place)
+            value = run.value(path, target=LogitTarget(token, centred=False), position=place)
             size = float(sizes @ abs(weights.W_U[:, token])) if path.source != "b_U" else 0.0
             bound = 2 * gamma(steps) * (size + TINY)
             error = abs(every[token] - value)
@@ -130,7 +130,7 @@ def check_norm_ranking(model: Model, *, top: int = 10, paths: int = 300) -> LawR
     for path in every:
         norm = _norm(dense_path_matrix(weights, path).values)
         bound = _norm_rounding(weights, path)
-        energy, slack = energy + norm**2, slack + 2 * norm * bound + bound**2
+        energy, slack = energy + norm * norm, slack + 2 * norm * bound + bound * bound + TINY
         if path in listed:
             deviations.append(Deviation(abs(listed[path] - norm), bound, f"norm of {path}"))
         else:

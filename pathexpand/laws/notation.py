@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from pathexpand.api import Model, Run
+from pathexpand.laws.reference import cut
 from pathexpand.laws.result import LawResult, judged, unequal
 from pathexpand.symbolic import (
     Expansion,
@@ -36,11 +37,12 @@ def check_text_round_trip(model: Model, *, paths: int = 500) -> LawResult:
                 text = format_term(term, notation=notation, ascii=ascii)
                 again = parse_term(text, notation=notation)
                 deviations.append(unequal(again, term, f"{notation} of {path}"))
-    some = Expansion(terms, *_spaces(model))
+    expression = model.network.expression()
+    some = Expansion(terms, expression.source, expression.target)
     for notation in ("paper", "code"):
         text = format_expansion(some, notation=notation)
-        again = parse_expansion(text, notation=notation)
-        deviations.append(unequal(again == some, True, f"expansion in {notation} notation"))
+        read = parse_expansion(text, notation=notation)
+        deviations.append(unequal(read == some, True, f"expansion in {notation} notation"))
     return judged("text round trip", deviations, f"{len(terms)} paths")
 
 
@@ -53,8 +55,6 @@ def check_table_round_trip(
     >>> check_table_round_trip(api.load("two-layer").run("to be")).holds
     True
     """
-    from pathexpand.laws.reference import cut
-
     table = cut(run).run.paths(run.target(target, position=position), position=position)
     text = table.to_json()
     again = PathTable.from_json(text)
@@ -63,8 +63,3 @@ def check_table_round_trip(
         unequal(again.to_json() == text, True, "JSON written again"),
     ]
     return judged("table round trip", deviations, f"{len(table.rows)} rows")
-
-
-def _spaces(model: Model):  # type: ignore[no-untyped-def]
-    expression = model.network.expression()
-    return expression.source, expression.target

@@ -38,8 +38,8 @@ def run_rounding(run: Run) -> RunRounding:
     by e^t and their sum by e^t. Everything else is linear and adds gamma(n) of its size. Bounds
     grow with depth; for a deep model they can be too wide to say much, and are still bounds.
 
-    >>> from pathexpand import api
-    >>> float(run_rounding(api.load("two-layer").run("to be")).patterns[1].max()) < 1e-9
+    >>> from pathexpand.laws import random_model
+    >>> float(run_rounding(random_model(seed=1).run([3, 1, 4])).patterns[1].max()) < 1e-9
     True
     """
     weights, config = run.model.weights, run.model.config
@@ -81,7 +81,7 @@ def wide_layer(attn: Attention, stream: Array, pattern: Array, wide: Array, move
         mixed = moved[head] @ sizes + pattern[head] @ (wide @ abs(w_v))
         mixed = mixed + gamma(steps) * (pattern[head] @ sizes) + TINY
         out = out + mixed @ abs(w_o) + TINY
-    return out
+    return np.asarray(out)
 
 
 def check_padding(
@@ -183,8 +183,8 @@ def _paths(
     subject: str,
 ) -> Iterator[Deviation]:
     for most, own in paths:
-        one = alone.value_by_token(own.path, what, position=place)
-        padded = other.value_by_token(own.path, what, position=place + shift)
+        one = alone.value_by_token(own.path, target=what, position=place)
+        padded = other.value_by_token(own.path, target=what, position=place + shift)
         error = abs(padded[shift : shift + len(one)] - one)
         bound = most.sizes - own.sizes + 2 * gamma(own.steps + len(one)) * most.sizes + TINY
         yield _worst(error, bound, f"{own.path}, {subject}")

@@ -53,7 +53,7 @@ def random_model(
 
     def fill(shape: tuple[int, ...]) -> Array:
         rows = shape[-2] if len(shape) > 1 else 1
-        return rng.normal(size=shape) * scale / np.sqrt(max(rows, 1))
+        return np.asarray(rng.normal(size=shape) * scale / np.sqrt(max(rows, 1)))
 
     return _filled(config, rng, fill, biases)
 

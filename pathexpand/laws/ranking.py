@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from pathexpand.api import Run
 from pathexpand.laws.reference import Reference, cut, references
@@ -72,7 +73,7 @@ def _values(table: PathTable, listed: list[Path], every: dict[Path, Reference]) 
 def _order(table: PathTable, listed: list[Path]) -> list[Deviation]:
     found = []
     keys = [(-abs(row.value), path) for row, path in zip(table.rows, listed, strict=True)]
-    for number, (one, other) in enumerate(zip(keys, keys[1:], strict=False), start=2):
+    for number, (one, other) in enumerate(pairwise(keys), start=2):
         found.append(unequal(one < other, True, f"row {number} after row {number - 1}"))
     return found
 
@@ -95,7 +96,7 @@ def _unlisted(
         rounding = known.rounding + last.rounding
         found.append(Deviation(max(size - abs(last.value), 0), rounding, f"unlisted {path}"))
         if abs(size - abs(table.rows[-1].value)) <= rounding:
-            value = abs(run.value(path, what, position=table.position))
+            value = abs(run.value(path, target=what, position=table.position))
             tie = (-value, path) < (-abs(table.rows[-1].value), last_path(table))
             found.append(unequal(tie and value == abs(table.rows[-1].value), False, f"tie {path}"))
     return found

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pathexpand.api import Run
 from pathexpand.engine.rounding import gamma
@@ -12,6 +14,8 @@ from pathexpand.laws.closure import totals_rounding
 from pathexpand.laws.reference import Reference, cut, references
 from pathexpand.laws.result import Deviation, LawResult, judged, unequal
 from pathexpand.target import Target, TargetLike
+
+Array = npt.NDArray[Any]
 
 
 def check_totals(
@@ -45,9 +49,10 @@ def check_totals(
         values[at], bounds[at] = _sum(group)
     errors = abs(found.values - values)
     bounds = bounds + own
-    for at in np.ndindex(errors.shape):
-        subject = f"order {at[0]}, {found.sources[at[1]]}, position {at[2]}"
-        deviations.append(Deviation(errors[at], bounds[at], subject))
+    for order, place_of, token in np.ndindex(*errors.shape):
+        subject = f"order {order}, {found.sources[place_of]}, position {token}"
+        error, bound = errors[order, place_of, token], bounds[order, place_of, token]
+        deviations.append(Deviation(error, bound, subject))
     slack = bounds.sum()
     splits = {
         "by_order": (found.by_order(), values.sum(axis=(1, 2))),
@@ -64,7 +69,7 @@ def check_totals(
     return judged("totals", deviations, small.detail)
 
 
-def _sum(group: list[Reference]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _sum(group: list[Reference]) -> tuple[Array, Array]:
     """Add up paths token by token; give the sums and their bounds on rounding."""
     values = np.sum([each.values for each in group], axis=0)  # (position,)
     sizes = np.sum([each.sizes for each in group], axis=0)  # (position,)

@@ -136,9 +136,9 @@ class Config:
                 key == "n_key_value_heads" and value == raw["n_heads"]
             ):
                 raise ModelError(
-                    f"config {key} {value!r}: {meaning} are not supported yet"
-                    if meaning.endswith("s")
-                    else f"config {key} {value!r}: {meaning} is not supported yet",
+                    f"config {key} {value!r}: {meaning} is not supported yet"
+                    if meaning.startswith("a ") or not meaning.endswith("s")
+                    else f"config {key} {value!r}: {meaning} are not supported yet",
                     remedy="fold or remove them, or use an attention-only model",
                 )
         return cls(**_settings(raw))

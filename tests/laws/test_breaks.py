@@ -13,14 +13,14 @@ import pytest
 
 from pathexpand import laws
 from pathexpand.api import Model, Run, from_state_dict
-from pathexpand.engine import enumeration, norm, ranking, total, value
+from pathexpand.engine import enumeration, norm, total, value
 from pathexpand.engine import remainder as rest
 from pathexpand.engine import rounding as bounds
 from pathexpand.frozen import FrozenSum, bias_source, freeze, network_of
 from pathexpand.model import forward as dense
 from pathexpand.model.config import Config
 from pathexpand.model.prompt import pad
-from pathexpand.symbolic import Network, Path, notation
+from pathexpand.symbolic import Network, Path, Sum, notation
 from pathexpand.table import PathTable
 from pathexpand.target import DifferenceTarget, LogitTarget
 
@@ -215,7 +215,7 @@ def relative_to_total(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def certificate(factor: float) -> Patch:
-    original = enumeration.top_paths
+    original = engine_search.search
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         found = original(*args, **kwargs)
@@ -225,10 +225,10 @@ def certificate(factor: float) -> Patch:
 
 
 def second_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = enumeration.top_paths
+    original = engine_search.search
 
-    def broken(frozen: Any, readout: Any, top: int, **options: Any) -> Any:
-        found = original(frozen, readout, top + 1, **options)
+    def broken(tree: Any, query: Any, *, top: int, **options: Any) -> Any:
+        found = original(tree, query, top=top + 1, **options)
         return replace(found, paths=(found.paths[0], *found.paths[2:]))
 
     everywhere(monkeypatch, original, broken)
@@ -239,7 +239,7 @@ def ties_reversed(monkeypatch: pytest.MonkeyPatch) -> None:
         def __lt__(self, other: object) -> bool:
             return Path.__lt__(other, self)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(enumeration, "_by_size", lambda entry: (-entry[0], Last(*_parts(entry[1]))))
+    monkeypatch.setattr(best, "_by_size", lambda entry: (-entry[0], Last(*_parts(entry[1]))))
 
 
 def _parts(path: Path) -> tuple[Any, ...]:
@@ -329,6 +329,21 @@ def places_of_all(weights: Any, config: Any, tokens: Any, mask: Any, **options: 
 
 
 forward_original = dense.forward
+
+
+def shortformer_in_stream(weights: Any, config: Any, *args: Any, **options: Any) -> Any:
+    if config.positional_embedding_type == "shortformer":
+        config = replace(config, positional_embedding_type="standard")
+    return forward_original(weights, config, *args, **options)
+
+
+def counted_twice(self: Network) -> Any:
+    """Give the first source's expansion a coefficient of 2."""
+    expression = expression_original(self)
+    return Sum(((2, expression.parts[0][1]), *expression.parts[1:]))
+
+
+expression_original = Network.expression
 
 
 def unnormalised(scores: Any, seen: Any) -> Any:
@@ -509,6 +524,17 @@ FAULTS = (
         on="shortformer",
     ),
     Fault(
+        "shortformer positions in the dense stream",
+        swap(forward_original, shortformer_in_stream),
+        ("layer sums", "closure", "exact shortformer"),
+        on="shortformer",
+    ),
+    Fault(
+        "a coefficient of the expansion doubled",
+        on(Network, "expression", counted_twice),
+        ("terms", "exact", "polynomial"),
+    ),
+    Fault(
         "heads of one layer chained",
         swap(total.pullback, heads_chained),
         ("closure", "exact", "totals"),
@@ -606,6 +632,7 @@ def test_fault_is_caught(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 RERUN = {
+    "shortformer positions in the dense stream",
     "later tokens seen",
     "patterns not normalised",
     "b_O missing from the dense pass",

@@ -165,7 +165,7 @@ def test_a_large_model_is_cut_and_says_so() -> None:
 
 def test_a_failed_law_raises_one_line() -> None:
     failed = laws.LawResult("closure", False, 2.0, 1.0, "3 paths")
-    with pytest.raises(laws.LawError, match="^law closure") as error:
+    with pytest.raises(laws.LawError, match=r"^law closure") as error:
         failed.require()
     assert "\n" not in str(error.value)
 

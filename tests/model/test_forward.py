@@ -105,7 +105,7 @@ def test_value_bias_is_seen_through_the_pattern() -> None:
         from pathexpand.api import Run
 
         run = Run(model, dense)
-        split = [run.value("L0bias", target, centred=False) for target in (0, 1)]
+        split = [run.value("L0bias", target=target, centred=False) for target in (0, 1)]
         assert split == list(wanted)
 
 
@@ -116,9 +116,9 @@ def test_constants_flow_through_later_heads() -> None:
     model = from_state_dict(tensors, config(n_layers=2))
     run = model.run([0, 0])
     assert run.dense.residual[-1][0].tolist() == [[15.0], [15.0]]
-    assert run.value("L0bias", 0, centred=False) == 5
-    assert run.value("L0bias > L1H0", 0, centred=False) == 10
-    assert run.total(0, centred=False).sum() == 15
+    assert run.value("L0bias", target=0, centred=False) == 5
+    assert run.value("L0bias > L1H0", target=0, centred=False) == 10
+    assert run.total(target=0, centred=False).sum() == 15
     masked = model.run([0, 0], mask=[0, 1])
     assert masked.dense.residual[-1][0].tolist() == [[5.0], [15.0]]
 
@@ -233,8 +233,19 @@ def test_positions_are_whole_numbers(position: Any) -> None:
 
 def test_overflow_is_told_in_one_line() -> None:
     model = laws.random_model(seed=1, scale=1e150)
-    with pytest.raises(ModelError, match="finite activations, got overflow"):
+    with pytest.raises(ModelError, match="finite numbers, got overflow in layer 0"):
         model.run([1, 2, 3])
+
+
+def test_overflow_in_the_logits_is_told_too() -> None:
+    model = laws.random_model(seed=1)
+    tensors = {name: np.array(array) for name, array in model.weights.named()}
+    tensors["unembed.W_U"] = np.full((7, 11), 1.7e308)
+    tensors["embed.W_E"] = tensors["embed.W_E"] * 1e5
+    run = from_state_dict(tensors, model.config).run([1, 2, 3])
+    for look in (run.logits, run.paths, lambda: run.paths(1, centred=False)):
+        with pytest.raises(ModelError, match="overflow in the logits"):
+            look()
 
 
 def test_logits_of_several_streams_at_once() -> None:
