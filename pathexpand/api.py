@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
+from itertools import zip_longest
 from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pathexpand.engine.dataset import DatasetRanking, rank_over
 from pathexpand.engine.norm import path_factors, path_matrix
 from pathexpand.engine.ranking import Ranking, rank, rank_by_norm
 from pathexpand.engine.rounding import constants_rounding, gamma, stream_rounding
-from pathexpand.engine.search import Budget, Progress
+from pathexpand.engine.rounds import By
+from pathexpand.engine.sampling import Sample, sample_paths
+from pathexpand.engine.search import Budget, Found, Progress
 from pathexpand.engine.total import Totals, functionals, head_totals, pair_totals, totals
 from pathexpand.engine.value import Readout, path_stream, path_value_by_token
 from pathexpand.errors import ModelError, PathExpandError, PromptError
@@ -25,7 +32,7 @@ from pathexpand.model.config import Config
 from pathexpand.model.forward import Forward, forward, logits
 from pathexpand.model.prompt import Prompt, Tokens, pad, read_prompt
 from pathexpand.model.tokenizer import Tokenizer, show_token
-from pathexpand.symbolic import Network, Path, equation
+from pathexpand.symbolic import Head, Network, Path, equation
 from pathexpand.symbolic.query import Query, everything, parse_query
 from pathexpand.table import (
     NormRow,
@@ -36,6 +43,7 @@ from pathexpand.table import (
     TotalsRow,
     TotalsTable,
 )
+from pathexpand.table.dataset_table import DatasetRow, DatasetTable
 from pathexpand.target import LogitTarget, Target, TargetLike, read_target
 
 Array = npt.NDArray[Any]
@@ -181,6 +189,65 @@ class Model:
             centred=centred,
         )
 
+    def dataset_paths(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        by: By = "rms",
+        target: TargetLike | Target | None = None,
+        targets: Iterable[TargetLike | Target | None] | None = None,
+        masks: Iterable[Mask | None] | None = None,
+        prepend_bos: bool | None = None,
+        top: int = 10,
+        query: str | Query | None = None,
+        max_order: int | None = None,
+        centred: bool = True,
+        budget: Budget | None = None,
+        rounds: int | None = None,
+        cache: int = 2**28,
+        report: Callable[[Progress], None] | None = None,
+    ) -> DatasetTable:
+        """Rank paths over many prompts by the root mean square, or the |mean|, of their values.
+
+        `prompts` can be anything that can be iterated over again and again with the same result,
+        of any length: one prompt is looked at at a time. Each is read at its last token, for one
+        `target`, for its own out of `targets`, or where there is none for its most likely next
+        token. The search makes one pass over the prompts a round and ends, certified, when no
+        path that is left can be among those listed; a `budget`, a number of `rounds`, or Ctrl-C
+        ends it sooner with a bound that holds (a first round, and two passes that value the listed
+        paths and close the sum, are made in any case). `cache` is how many bytes of what the
+        search needs of each prompt are kept from round to round. The other options are those of
+        `Run.paths`. Raises `PathExpandError`, with the number of the prompt from 1.
+
+        >>> table = load("two-layer").dataset_paths(["to be or not", "that is the"], top=3)
+        >>> len(table), table.certified, table.closes
+        (3, True, True)
+        """
+        _check_counts(top, max_order)
+        _check_counts(cache, rounds, names=("cache", "rounds"))
+        if by not in ("rms", "mean"):
+            raise PathExpandError("by", wanted='"rms" or "mean"', got=repr(by))
+        if target is not None and targets is not None:
+            raise PathExpandError("target", wanted="one for all, or one a prompt", got="both")
+        one = None if target is None else read_target(self.checkpoint, target, centred=centred)
+        readings = _Readings(
+            self, prompts, one, targets, masks, prepend_bos=prepend_bos, centred=centred
+        )
+        asked = self.query(query)
+        found = rank_over(
+            readings,
+            self.network,
+            asked,
+            by=by,
+            top=top,
+            max_order=max_order,
+            budget=budget,
+            rounds=rounds,
+            cache=cache,
+            report=report,
+        )
+        return _dataset_table(self, found, by, readings.describe(), max_order, asked)
+
     def query(self, text: str | Query | None = None) -> Query:
         """Read a path query such as "embed > * > L1H2"; none is every path."""
         if isinstance(text, Query):
@@ -214,6 +281,18 @@ class Model:
             dense = forward(self.weights, self.config, batch.ids, batch.mask)
         _check_finite(dense)
         return [Run(self, _row(dense, n, len(prompt.ids))) for n, prompt in enumerate(prompts)]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedPaths:
+    """A table of ranked paths, the target it is about, and the suffixes that the search expanded.
+
+    Each suffix is given by its heads from early to late; the empty one stands for the readout.
+    """
+
+    table: PathTable
+    target: Target
+    expanded: tuple[tuple[Head, ...], ...]
 
 
 class Run:
@@ -308,6 +387,34 @@ class Run:
         >>> len(table), table.path_count, abs(table.gap) <= table.gap_bound
         (3, 25, True)
         """
+        return self.searched_paths(
+            target,
+            position=position,
+            top=top,
+            query=query,
+            max_order=max_order,
+            centred=centred,
+            budget=budget,
+            report=report,
+        ).table
+
+    def searched_paths(
+        self,
+        target: TargetLike | Target | None = None,
+        *,
+        position: int | None = None,
+        top: int = 10,
+        query: str | Query | None = None,
+        max_order: int | None = None,
+        centred: bool = True,
+        budget: Budget | None = None,
+        report: Callable[[Progress], None] | None = None,
+    ) -> SearchedPaths:
+        """Rank the paths as `paths` does, and keep what a certificate is made of.
+
+        >>> load("two-layer").run("to be or not to").searched_paths(top=3).target
+        LogitTarget(token=274, centred=True)
+        """
         _check_counts(top, max_order)
         place = self.position(position)
         what = self.target(target, position=place, centred=centred)
@@ -331,7 +438,7 @@ class Run:
         size = sum(abs(row.value) for row in found.rows) + abs(found.outside) + abs(dense)
         rounding = found.rounding + gamma(len(found.rows) + 2) * size
         rounding += self._dense_rounding(what, readout)
-        return PathTable(
+        table = PathTable(
             model=self.model.config.model_name,
             tokens=tuple(self._source_token(n) for n in range(len(self.tokens))),
             position=place,
@@ -345,15 +452,16 @@ class Run:
             gap_bound=2 * rounding,
             path_count=self.model.network.count(),
             certified=found.found.certified,
-            bound=float(found.found.bound),
+            bound=_finite(found.found.bound),
             max_order=max_order,
-            longer_bound=float(found.found.longer_bound),
+            longer_bound=_longer_bound(found.found, asked, max_order),
             visited=found.found.visited,
-            remainder_energy=found.remainder_energy,
+            remainder_energy=_finite(found.remainder_energy),
             query=asked.text,
             outside=found.outside,
             outside_count=self.model.network.count() - asked.count(),
         )
+        return SearchedPaths(table, what, found.found.expanded)
 
     def total(
         self,
@@ -452,6 +560,32 @@ class Run:
             pairs = self.pair_totals(target=what, position=place)
             yield from ((" > ".join(pair), None, value) for pair, value in pairs.items())
 
+    def sample(
+        self,
+        n: int,
+        *,
+        target: TargetLike | Target | None = None,
+        position: int | None = None,
+        query: str | Query | None = None,
+        centred: bool = True,
+        seed: int = 0,
+    ) -> Sample:
+        """Draw n paths with named positions, each with probability contribution² / Σ contribution².
+
+        The same seed gives the same draws. What a sample can and cannot tell is said at
+        `pathexpand.engine.sampling.Sample.estimate`.
+
+        >>> sample = load("two-layer").run("to be or not to").sample(100, seed=1)
+        >>> len(sample), str(sample.paths[0]).startswith("embed@")
+        (100, True)
+        """
+        for name, value, least in (("n", n, 1), ("seed", seed, 0)):
+            if type(value) is not int or value < least:
+                wanted = f"a whole number of at least {least}"
+                raise PathExpandError(name, wanted=wanted, got=repr(value))
+        readout = self._readout(target, position, centred=centred)
+        return sample_paths(self.frozen, readout, self.model.query(query), n, seed=seed)
+
     def count(self, query: str | Query | None = None) -> int:
         """Count the paths of a query, exactly and without listing them."""
         return self.model.count(query)
@@ -531,6 +665,174 @@ class Run:
         return SourceToken(position, token, show_token(self.model.tokenizer, token))
 
 
+class _Readings:
+    """The prompts of a data set, read again from the start each time they are iterated over."""
+
+    def __init__(
+        self,
+        model: Model,
+        prompts: Iterable[Prompt],
+        target: Target | None,
+        targets: Iterable[TargetLike | Target | None] | None,
+        masks: Iterable[Mask | None] | None,
+        *,
+        prepend_bos: bool | None,
+        centred: bool,
+    ) -> None:
+        self.model, self.target, self.own_targets = model, target, targets is not None
+        self.prepend_bos, self.centred = prepend_bos, centred
+        given = {"prompts": prompts, "targets": targets, "masks": masks}
+        self.streams = {name: each for name, each in given.items() if each is not None}
+        for name, each in self.streams.items():
+            _check_repeatable(name, each)
+        self.digest: bytes | None = None
+
+    def __iter__(self) -> Iterator[_Reading]:
+        digest = blake2b()
+        columns = zip_longest(*self.streams.values(), fillvalue=_NONE_LEFT)
+        for number, column in enumerate(columns, start=1):
+            row = dict(zip(self.streams, column, strict=True))
+            for name in (name for name, each in row.items() if each is _NONE_LEFT):
+                raise PromptError(name, wanted="as many prompts as targets and masks")
+            with _about(number):
+                mask = _mask(row.get("masks"))
+                tokens = read_prompt(
+                    self.model.checkpoint, row["prompts"], mask=mask, prepend_bos=self.prepend_bos
+                )
+            digest.update(tokens.ids.tobytes() + b"|" + tokens.mask.tobytes() + b"|")
+            what = self.target if self.target is not None else row.get("targets")
+            yield _Reading(self.model, number, tokens, what, centred=self.centred)
+        if self.digest not in (None, digest.digest()):
+            raise PromptError(
+                "prompts", wanted="the same each time they are read", got="others than before"
+            )
+        self.digest = digest.digest()
+
+    def describe(self) -> str:
+        """Name the targets for a table's head."""
+        if self.target is not None:
+            return self.target.describe(self.model.tokenizer)
+        whose = "own target" if self.own_targets else "most likely next token"
+        return f"each prompt's {whose}{', minus the vocabulary mean' if self.centred else ''}"
+
+
+class _Reading:
+    """One prompt of a data set, run when it is first asked for."""
+
+    def __init__(
+        self,
+        model: Model,
+        number: int,
+        tokens: Tokens,
+        target: TargetLike | Target | None,
+        *,
+        centred: bool,
+    ) -> None:
+        self.model, self.number, self.tokens = model, number, tokens
+        self._given, self._centred = target, centred
+
+    @cached_property
+    def run(self) -> Run:
+        with _about(self.number):
+            return self.model._runs([self.tokens])[0]
+
+    @cached_property
+    def target(self) -> Target:
+        with _about(self.number):
+            return self.run.target(self._given, centred=self._centred)
+
+    @property
+    def frozen(self) -> FrozenSum:
+        return self.run.frozen
+
+    @cached_property
+    def readout(self) -> Readout:
+        return self.target.readout(self.model.weights, self.run.position())
+
+    @property
+    def streams(self) -> tuple[Array, ...]:
+        return tuple(stream[0] for stream in self.run.dense.residual)
+
+    @property
+    def dense(self) -> float:
+        last = self.streams[-1][self.readout.position]
+        return float(self.target.dense(self.model.weights, last))
+
+    @property
+    def dense_rounding(self) -> float:
+        return self.run._dense_rounding(self.target, self.readout)
+
+
+_NONE_LEFT: Any = object()
+
+
+@contextmanager
+def _about(number: int) -> Iterator[None]:
+    """Say in an error which prompt of a data set it is about."""
+    try:
+        yield
+    except PathExpandError as error:
+        subject = f"prompt {number}: {error.subject}"
+        raise type(error)(
+            subject, wanted=error.wanted, got=error.got, remedy=error.remedy
+        ) from error
+
+
+def _check_repeatable(name: str, given: object) -> None:
+    """Refuse what can be read only once: the search reads prompts once a round."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise PromptError(name, wanted=f"a list of {name}", got=repr(given)[:40])
+    if isinstance(given, Iterator):
+        raise PromptError(
+            name,
+            wanted="something that can be read several times",
+            got=type(given).__name__,
+            remedy=f"give a list, or an object whose __iter__ starts the {name} anew",
+        )
+
+
+def _dataset_table(
+    model: Model, found: DatasetRanking, by: By, target: str, max_order: int | None, query: Query
+) -> DatasetTable:
+    rows = tuple(
+        DatasetRow(
+            rank=number,
+            path=str(row.path),
+            order=row.path.order,
+            kind=row.path.kind,
+            rms=row.rms,
+            mean=row.mean,
+            standard_error=row.standard_error,
+            share=_ratio(row.mean, found.dense),
+            certain=(row.rms if by == "rms" else abs(row.mean)) >= found.found.bound,
+        )
+        for number, row in enumerate(found.rows, start=1)
+    )
+    return DatasetTable(
+        model=model.config.model_name,
+        by=by,
+        prompts=found.prompts,
+        target=target,
+        rows=rows,
+        dense=found.dense,
+        listed=found.listed,
+        remainder=found.remainder,
+        remainder_count=found.remainder_count,
+        gap=found.dense - (found.listed + found.remainder + found.outside),
+        gap_bound=2 * found.rounding,
+        path_count=model.network.count(),
+        certified=found.found.certified,
+        bound=float(found.found.bound),
+        max_order=max_order,
+        longer_bound=float(found.found.longer_bound),
+        visited=found.found.visited,
+        rounds=found.rounds,
+        query=query.text,
+        outside=found.outside,
+        outside_count=found.outside_count,
+    )
+
+
 def _row(dense: Forward, row: int, length: int) -> Forward:
     """Cut one prompt out of a padded batch, as a batch of one."""
     one = slice(row, row + 1)
@@ -567,11 +869,25 @@ def _path(path: Path | str) -> Path:
     return path if isinstance(path, Path) else Path.parse(path)
 
 
+def _longer_bound(found: Found, query: Query, max_order: int | None) -> float:
+    """Bound the paths above the order: what the search left unvisited has longer ones as well."""
+    if max_order is None or len(query.count_by_order()) <= max_order + 1:
+        return 0.0
+    return float(max(found.longer_bound, found.bound))
+
+
+def _finite(number: float) -> float | None:
+    """Give a bound, or None where it overflowed: then it says nothing."""
+    return float(number) if math.isfinite(number) else None
+
+
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _check_counts(top: int, max_order: int | None) -> None:
-    for name, value in (("top", top), ("max_order", max_order)):
+def _check_counts(
+    top: int, max_order: int | None, *, names: tuple[str, str] = ("top", "max_order")
+) -> None:
+    for name, value in zip(names, (top, max_order), strict=True):
         if value is not None and (type(value) is not int or value < 0):
             raise PathExpandError(name, wanted="a whole number of at least 0", got=repr(value))

@@ -14,6 +14,7 @@ import click
 
 from pathexpand import __version__
 from pathexpand.cli.count import count
+from pathexpand.cli.dataset import dataset
 from pathexpand.cli.expand import expand
 from pathexpand.cli.models import models
 from pathexpand.cli.output import complain, emit
@@ -39,7 +40,7 @@ def program(context: click.Context) -> None:
         emit(lambda ascii: context.get_help() + "\n")
 
 
-for command in (table, total, expand, count, verify, models, query):
+for command in (table, total, dataset, expand, count, verify, models, query):
     program.add_command(command)
 
 

@@ -18,7 +18,8 @@ virtual weights V = W_O^h W_V^h' of d_head × d_head; no matrix of the stream's 
 with ρ_h(i) = Σ_j |A^h(i,j)|; for named positions (A^h(i,j))² stands in place of ρ|A|.
 
 Rounding only ever enlarges K: each step adds to the diagonal what the step's own rounding can have
-taken away, and since the map from K to K is monotone (a sum of congruences), that is enough.
+taken away, and since the map from K to K is monotone (a sum of congruences), that is enough. What
+is not exactly 0 never becomes 0 (`FLOOR`), and what overflows makes a bound infinite, not wrong.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.engine.rounding import UNIT32, gamma
+from pathexpand.engine.rounding import TINY, UNIT32, gamma
 from pathexpand.frozen import FrozenLayer, FrozenSum
 from pathexpand.symbolic.query import Query
 
 Array = npt.NDArray[Any]
 Grown = tuple[Array, Array]  # K and its sizes
 Held = tuple[Array, Array, Array]  # K in float32, sizes, scale
+FLOOR = 2.0**-960  # more than underflow can take from an energy, less than any that matters
+_FLOOR32 = 2.0**-120  # the same in float32, for energies over the largest of their head
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +57,7 @@ class Energies:
     scales: tuple[tuple[Array, ...], ...]
     named: bool
 
+    @np.errstate(over="ignore", invalid="ignore")
     def bound(self, layer: int, state: int, heads: list[int], rows: Array, inner: Array) -> Array:
         """Bound Σ contribution² of suffixes that go on with these heads, and take the root.
 
@@ -63,21 +67,28 @@ class Energies:
         kernel = self.kernels[layer][state]  # (head, d_head, position, d_head)
         kernel = kernel if len(heads) == len(kernel) else kernel[heads]
         count, d_head, positions, _ = kernel.shape
-        length = np.sqrt((inner**2).sum(axis=2, keepdims=True))  # (head, suffix, 1)
-        low = (inner / np.where(length == 0, 1, length)).astype(np.float32)
+        row, row_peak = over_peak(rows)
+        unit, peak = over_peak(inner)
+        length = np.sqrt((unit**2).sum(axis=2, keepdims=True))  # (head, suffix, 1)
+        low = (unit / np.where(length == 0, 1, length)).astype(np.float32)
         half = low @ kernel.reshape(count, d_head, -1)  # (head, suffix, position * d_head)
         half = half.reshape(count, -1, positions, d_head)
         forms = np.einsum("hstb,hsb->hst", half, low).astype(np.float64)
         # What float32 can have lost of the form and of K itself: this part of |y|² |K|.
-        forms += gamma(2 * d_head + 8, UNIT32) * self.sizes[layer][state][heads][:, None]
-        forms *= length**2 * self.scales[layer][state][heads][:, None, None]
+        size = self.sizes[layer][state][heads][:, None]  # (head, 1, position)
+        forms += gamma(2 * d_head + 8, UNIT32) * size + d_head**2 * _FLOOR32 * (size > 0)
+        scale = np.sqrt(self.scales[layer][state][heads])[:, None]  # (head, 1)
         if self.named:
-            return np.asarray(np.sqrt((rows**2 * forms).sum(axis=2)) * (1 + 1e-9))
-        size = abs(rows)
-        squared = size.sum(axis=2) * (size * forms).sum(axis=2)
-        return np.asarray(np.sqrt(squared) * (1 + 1e-9))
+            energy = (row**2 * forms).sum(axis=2)
+        else:
+            energy = abs(row).sum(axis=2) * (abs(row) * forms).sum(axis=2)
+        energy = np.where(length[:, :, 0] == 0, 0.0, energy)  # (head, suffix)
+        out = np.sqrt(energy) * (length * peak)[:, :, 0] * scale * row_peak[:, :, 0]
+        out = np.maximum(out * (1 + 1e-9), TINY * (energy > 0))
+        return np.where(np.isnan(out), np.inf, out)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def energies(frozen: FrozenSum, query: Query, *, named: bool = False) -> Energies:
     """Work out K for every head and query state, from the first layer to the last."""
 
@@ -117,9 +128,27 @@ def grow(
                     _bring(total[number], slack[number], earlier, w_v, mixed[early], after)
             diagonal = np.arange(total.shape[1])
             total[:, diagonal, :, diagonal] += slack
-            states.append((total, np.sqrt((total**2).sum(axis=(1, 3)))))
+            states.append((total, _norms(total)))
         yield states
         mixed.append([_mix(weights[index], *grown) for grown in states])
+
+
+def over_peak(array: Array) -> tuple[Array, Array]:
+    """Give an array over its largest sizes along the last axis, and these (1 in place of 0)."""
+    peak = abs(array).max(axis=-1, keepdims=True, initial=0.0)
+    peak = np.where(peak == 0, 1.0, peak)
+    return array / peak, peak
+
+
+def _norms(kernel: Array) -> Array:
+    """Give the Frobenius norm of K at each position: (head, position); infinite if K is not finite.
+
+    Squares neither over- nor underflow.
+    """
+    peak = abs(kernel).max(axis=(1, 3), initial=0.0)  # (head, position)
+    some = np.where((peak == 0) | ~np.isfinite(peak), 1.0, peak)
+    norms = some * np.sqrt(((kernel / some[:, None, :, None]) ** 2).sum(axis=(1, 3)))
+    return np.where(np.isfinite(norms), norms, np.inf)
 
 
 def _from_sources(frozen: FrozenSum, index: int, stops: frozenset[str]) -> Grown:
@@ -134,6 +163,8 @@ def _from_sources(frozen: FrozenSum, index: int, stops: frozenset[str]) -> Grown
             total += np.einsum("hta,htb->hatb", seen, seen)
             most = abs(source.values) @ abs(layer.W_V)  # (head, position, d_head)
             slack += gamma(2 * d_model + 2) * (most**2).sum(axis=2)
+            alive = np.outer(layer.W_V.any(axis=(1, 2)), source.values.any(axis=1))
+            slack += FLOOR * alive  # (head, position)
     return total, slack
 
 
@@ -141,7 +172,8 @@ def _held(kernel: Array, size: Array) -> Held:
     """Give K in float32 over its largest size, the sizes over it, and that size."""
     largest = size.max(axis=1)  # (head,)
     scale = np.where(largest == 0, 1.0, largest)
-    return (kernel / scale[:, None, None, None]).astype(np.float32), size / scale[:, None], scale
+    held = np.maximum(size / scale[:, None], TINY * (size > 0))
+    return (kernel / scale[:, None, None, None]).astype(np.float32), held, scale
 
 
 def _bring(
@@ -173,16 +205,18 @@ def _bring(
     # |W_O| |W_V| bounds what V can have lost, so its size stands for V's own.
     scale = (w_o**2).sum(axis=(1, 2)) * (w_v**2).sum()  # (head,)
     slack += gamma(steps) * (scale @ sizes)
+    slack += FLOOR * (w_o.any(axis=(1, 2)) & w_v.any()) @ (sizes > 0)  # (position,)
 
 
 def _weights(patterns: Array, *, named: bool) -> Array:
     """Give what carries K through the patterns (head, query, key)."""
     size = abs(patterns)
     out: Array = size**2 if named else size * size.sum(axis=2, keepdims=True)
-    return out
+    return np.maximum(out, TINY * (size > 0))
 
 
 def _mix(weights: Array, kernel: Array, size: Array) -> Grown:
     """Carry K (head, d_head, key, d_head) and its size (head, key) behind the patterns."""
     mixed = weights[:, None] @ kernel  # (head, d_head, query, d_head)
-    return mixed, (weights @ size[:, :, None])[:, :, 0]
+    reached = ((weights > 0) & (size > 0)[:, None]).any(axis=2)  # (head, query)
+    return mixed, np.maximum((weights @ size[:, :, None])[:, :, 0], FLOOR * reached)

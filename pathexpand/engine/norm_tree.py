@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.engine.energy import Grown, grow
+from pathexpand.engine.energy import FLOOR, Grown, grow, over_peak
 from pathexpand.engine.norm import path_factors, source_rows, unembed
-from pathexpand.engine.rounding import gamma
+from pathexpand.engine.rounding import TINY, gamma
 from pathexpand.engine.search import Node
 from pathexpand.frozen import FrozenLayer
 from pathexpand.lowrank import Factored
@@ -63,19 +63,40 @@ class NormTree:
         """Prepare √energy of the suffixes continued by each head of a layer."""
         heads = self.network.layers[layer]
 
+        @np.errstate(over="ignore", invalid="ignore")
         def ask(state: int, which: list[int], some: list[int]) -> Array:
             out = np.zeros((len(which), len(some)))
             for row, n in enumerate(which):
-                kernel = self.kernels[layer][state][n, :, 0]  # (d_head, d_head)
+                kernel, size = self._kernel(layer, state, n)
                 for column, m in enumerate(some):
                     behind = self._behind(nodes[m].carried, heads[n])  # (d_head, rank)
-                    energy = float(((kernel @ behind) * behind).sum())
-                    lost = gamma(sum(behind.shape) + len(kernel) + 4)
-                    lost *= float(np.linalg.norm(kernel)) * float((behind**2).sum())
-                    out[row, column] = np.sqrt(max(energy, 0.0) + lost)
-            return out * (1 + 1e-9)
+                    part, peak = over_peak(behind.ravel())
+                    part = part.reshape(behind.shape)
+                    energy = float(((kernel @ part) * part).sum())
+                    lost = gamma(sum(behind.shape) + len(kernel) + 4) * size * (part**2).sum()
+                    bound = float(np.sqrt(max(energy, 0.0) + lost) * peak[0])
+                    out[row, column] = max(bound, TINY * (lost > 0))
+            return np.where(np.isnan(out), np.inf, out * (1 + 1e-9))
 
         return ask
+
+    def energy(self, query: Query) -> float:
+        """Give Σ norm² over every path of the query, exact but for rounding."""
+        root, state = self.root(), query.start
+        total = 0.0
+        for source in self.network.sources:
+            if source.label in query.stops(state):
+                label = source.label
+                free = source.boundary is None
+                total += (self.size(Path(label)) if free else self._norm(label, root)) ** 2
+        for layer, heads in enumerate(self.network.layers):
+            for number, head in enumerate(heads):
+                after = query.step(state, head)
+                if after is not None:
+                    kernel, _ = self._kernel(layer, after, number)
+                    behind = self._behind(root, head)  # (d_head, rank)
+                    total += float(((kernel @ behind) * behind).sum())
+        return total
 
     def size(self, path: Path) -> float:
         """Give the norm of one path's matrix."""
@@ -93,7 +114,13 @@ class NormTree:
         front = self.rows[source]
         if head is not None:
             front = front @ self.heads[head.layer].W_V[head.index]  # (rows, d_head)
-        return float(np.linalg.norm(front @ matrix))
+        part, peak = over_peak((front @ matrix).ravel())
+        return float(np.linalg.norm(part) * peak[0])
+
+    def _kernel(self, layer: int, state: int, head: int) -> tuple[Array, float]:
+        """Give one head's K (d_head, d_head) and its size."""
+        kernel, size = self.kernels[layer][state]
+        return kernel[head, :, 0], float(size[head, 0])
 
     def _behind(self, carried: tuple[Array, Head | None], head: Head) -> Array:
         matrix, later = carried
@@ -102,7 +129,8 @@ class NormTree:
             return np.asarray(w_o @ matrix)
         return np.asarray((w_o @ self.heads[later.layer].W_V[later.index]) @ matrix)
 
-    def _kernels(self, query: Query) -> list[list[Array]]:
+    @np.errstate(over="ignore", invalid="ignore")
+    def _kernels(self, query: Query) -> list[list[Grown]]:
         """Give K (head, d_head, 1, d_head) of each layer and state: one position, all weight 1."""
         layers = [
             FrozenLayer(heads, np.ones((len(heads), 1, 1)), attn.W_V, attn.W_O)
@@ -122,10 +150,11 @@ class NormTree:
                 total[:, :, 0] += np.swapaxes(seen, 1, 2) @ seen
                 most = (rows**2).sum() * (w_v**2).sum(axis=(1, 2))  # (head,)
                 slack[:, 0] += gamma(2 * d_model + len(rows) + 2) * most
+                slack[:, 0] += FLOOR * (w_v.any(axis=(1, 2)) & rows.any())
             return total, slack
 
         weights = [layer.patterns for layer in layers]
-        return [[kernel for kernel, _ in states] for states in grow(layers, weights, query, seed)]
+        return list(grow(layers, weights, query, seed))
 
 
 def triangle(matrix: Array) -> Array:

@@ -123,6 +123,6 @@ def rank_by_norm(
     found = search(tree, query, top=top, max_order=max_order, budget=budget, report=report)
     return NormRanking(
         norms=tuple(tree.size(path) for path in found.paths),
-        energy=rest_energy(tree, query, ()),
+        energy=tree.energy(query),
         found=found,
     )

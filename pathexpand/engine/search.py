@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.engine.best import Best
+from pathexpand.engine.rounding import TINY
 from pathexpand.errors import PathExpandError
 from pathexpand.symbolic import Head, Network, Path
 from pathexpand.symbolic.query import Query
@@ -149,7 +151,7 @@ class _Hunt:
         # A number behind the bound makes the order of equals certain and nodes never compared.
         self.heap: list[tuple[float, int, Node, Head | None]] = []
         self._number = 0
-        every = float(np.sqrt(rest_energy(tree, query, ())))
+        every = math.hypot(*_rest(tree, query, ()))
         self._push(every, Node((), query.start, depth, every, tree.root()), None)
         for source in tree.network.sources:
             if source.boundary is None and source.label in query.stops(query.start):
@@ -229,12 +231,14 @@ class _Hunt:
         listed, rest = settled[: self.top], settled[self.top :]
         paths = [path for _, path in listed]
         certified = left <= self.best.cut
+        longer = self.max_order + 1 < len(self.query.count_by_order())
         if certified and len(paths) < self.top:
             paths = self._filled([path for size, path in listed if size > 0])
         return Found(
             paths=tuple(paths),
             bound=max(left, self.dropped, rest[0][0] if rest else 0.0),
-            longer_bound=self.longer_bound,
+            # What was not expanded may go on with any number of heads.
+            longer_bound=max(self.longer_bound, left, self.dropped) if longer else 0.0,
             certified=certified,
             visited=self.best.visited,
             expanded=tuple(self.expanded),
@@ -248,12 +252,19 @@ class _Hunt:
         return [*paths, *islice(zeros, self.top - len(paths))]
 
 
+@np.errstate(over="ignore", under="ignore")
 def rest_energy(tree: Tree, query: Query, paths: Iterable[Path]) -> float:
     """Bound Σ size² over the paths of a query that are not among `paths`.
 
     Exact where the tree's bounds are. What leaves the tree of listed suffixes is bounded head by
     head, what stops at them is valued.
     """
+    rest = np.array(_rest(tree, query, paths))
+    return float((rest**2).sum() + TINY * rest.any())
+
+
+def _rest(tree: Tree, query: Query, paths: Iterable[Path]) -> list[float]:
+    """Give sizes whose squares bound Σ size² over the paths of a query not among `paths`."""
     listed = set(paths)
     words: dict[Word, Node] = {}
     root = Node((), query.start, len(tree.network.layers), np.inf, tree.root())
@@ -268,21 +279,18 @@ def rest_energy(tree: Tree, query: Query, paths: Iterable[Path]) -> float:
                 carried = tree.longer(node.carried, head)
                 words[word] = Node(word, state, head.layer, np.inf, carried)
             node = words[word]
-    total = sum(
-        tree.size(Path(source.label)) ** 2
+    sizes = [
+        tree.size(Path(source.label))
         for source in tree.network.sources
         if source.boundary is None
         and source.label in query.stops(query.start)
         and Path(source.label) not in listed
-    )
+    ]
     nodes = sorted(words.values(), key=lambda node: -node.boundary)
-    return float(
-        total + _stopping_energy(tree, query, nodes, listed) + _leaving(tree, query, words)
-    )
+    return [*sizes, *_stopping(tree, query, nodes, listed), *_leaving(tree, query, words)]
 
 
-def _stopping_energy(tree: Tree, query: Query, nodes: list[Node], listed: set[Path]) -> float:
-    total = 0.0
+def _stopping(tree: Tree, query: Query, nodes: list[Node], listed: set[Path]) -> Iterator[float]:
     for source in tree.network.sources:
         left = [
             node
@@ -293,12 +301,10 @@ def _stopping_energy(tree: Tree, query: Query, nodes: list[Node], listed: set[Pa
             and Path(source.label, node.word) not in listed
         ]
         if left:
-            total += float((tree.sizes(left, source.label) ** 2).sum())
-    return total
+            yield from map(float, tree.sizes(left, source.label))
 
 
-def _leaving(tree: Tree, query: Query, words: dict[Word, Node]) -> float:
-    total = 0.0
+def _leaving(tree: Tree, query: Query, words: dict[Word, Node]) -> Iterator[float]:
     for layer, heads in enumerate(tree.network.layers):
         nodes = [node for node in words.values() if node.boundary > layer]
         ask = tree.bounds(layer, nodes)
@@ -306,8 +312,7 @@ def _leaving(tree: Tree, query: Query, words: dict[Word, Node]) -> float:
             bounds = ask(state, which, some)  # (head, suffix)
             for row, column in np.ndindex(bounds.shape):
                 if (heads[which[row]], *nodes[some[column]].word) not in words:
-                    total += float(bounds[row, column]) ** 2
-    return total
+                    yield float(bounds[row, column])
 
 
 def _groups(

@@ -1,0 +1,224 @@
+"""`pathexpand dataset`: the ranked paths of a model over many prompts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pathexpand.cli.output import complain
+from pathexpand.cli.progress import watched
+from pathexpand.cli.prompt import DEFAULT_MODEL, _checked, queried
+from pathexpand.cli.table import read_budget, write, written
+from pathexpand.errors import FileError, PathExpandError, PromptError
+
+if TYPE_CHECKING:
+    from pathexpand.api import Model
+
+_JSON_LINES = (".jsonl", ".ndjson")
+
+
+@click.command(
+    short_help="Rank a model's paths over many prompts.",
+    epilog="A file of JSON lines (its name ends in .jsonl, or its first line is an object) has "
+    'one {"text": …} or {"tokens": [1, 2]} a line, if wanted with a "target" of its own. In any '
+    "other file each line is a prompt as it stands. Blank lines are passed over.",
+)
+@click.option(
+    "--model",
+    metavar="NAME|DIR|FILE",
+    default=DEFAULT_MODEL,
+    show_default=True,
+    help='An embedded model (see "pathexpand models"), a directory with config.json and '
+    "a .safetensors file, or that file.",
+)
+@click.option(
+    "--prompts",
+    "file",
+    metavar="FILE",
+    required=True,
+    help="The prompts, one a line; - is standard input.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(("rms", "mean")),
+    default="rms",
+    show_default=True,
+    help="Rank by the root mean square of a path's values, or by their |mean|.",
+)
+@click.option(
+    "--target",
+    metavar="TOKEN",
+    callback=_checked,
+    help="A token's text or id, or A-B for the difference of two logits. Default: each prompt's "
+    "most likely next token.",
+)
+@queried
+@click.option("--top", type=int, default=10, show_default=True, metavar="N", help="Rows to list.")
+@click.option("--max-order", type=int, metavar="N", help="Rank only paths of at most N heads.")
+@click.option("--raw", is_flag=True, help="Read the logit itself, not minus the vocabulary mean.")
+@click.option("--nodes", type=int, metavar="N", help="Stop after so many suffixes.")
+@click.option("--seconds", type=float, metavar="S", help="Stop the search after so long.")
+@click.option("--rounds", type=int, metavar="N", help="Stop after so many passes over the prompts.")
+@click.option(
+    "--cache",
+    type=click.FloatRange(0, 1e6),
+    default=0.25,
+    show_default=True,
+    metavar="GB",
+    help="Memory for what the search can keep of the prompts from round to round.",
+)
+@written
+def dataset(
+    *,
+    model: str,
+    file: str,
+    by: Any,
+    target: str | None,
+    raw: bool,
+    nodes: int | None,
+    seconds: float | None,
+    cache: float,
+    kind: str | None,
+    out: str | None,
+    **options: Any,
+) -> int:
+    """Rank a model's paths by what they add to a logit over many prompts, and close the mean.
+
+    Each prompt is read at its last token. However many paths there are, the list is exact: the
+    search ends when no path that is left can be larger. Stopped sooner, by an option or Ctrl-C,
+    the table still bounds every unlisted path.
+    """
+    budget = read_budget(nodes, seconds, None)
+    lines = read_lines(file)
+    from pathexpand.api import load
+
+    loaded = load(model)
+    prompts, targets = _checked_prompts(loaded, file, lines, centred=not raw)
+    own = {"target": target} if target is not None else {"targets": targets}
+    if target is not None and any(each is not None for each in targets):
+        raise click.UsageError(
+            "--target is for prompts without a target of their own.",
+            click.get_current_context(silent=True),
+        )
+    with watched() as report:
+        found = loaded.dataset_paths(
+            prompts,
+            by=by,
+            centred=not raw,
+            budget=budget,
+            cache=int(cache * 1e9),
+            report=report,
+            **own,
+            **options,
+        )
+    write(found, kind, out)
+    if found.closes:
+        return 0
+    complain("the sum does not close: the gap is larger than its bound")
+    return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A prompt of a file: the number of its line from 1, what it says, and its own target."""
+
+    number: int
+    prompt: str | list[int]
+    target: Any = None
+
+
+def read_lines(file: str) -> list[Line]:
+    """Read the prompts of a file, one a line.
+
+    Raises `FileError` for a file that cannot be read or has no prompt, and `PromptError`, with the
+    line, for a line that is none.
+
+    >>> read_lines("no such file")
+    Traceback (most recent call last):
+    ...
+    pathexpand.errors.FileError: no such file: cannot read: No such file or directory
+    """
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else FilePath(file).read_bytes()
+    except OSError as error:
+        raise FileError(f"{file}: cannot read: {error.strerror}") from None
+    texts = [
+        (number, _decoded(file, number, line.removesuffix(b"\r")))
+        for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1)
+        if line.strip()
+    ]
+    if not texts:
+        raise FileError(file, wanted="at least one prompt", got="an empty file")
+    if FilePath(file).suffix.lower() in _JSON_LINES or _is_object(texts[0][1]):
+        return [_read_object(file, number, text) for number, text in texts]
+    return [Line(number, text) for number, text in texts]
+
+
+def _decoded(file: str, number: int, line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(
+            f"{file} line {number}", wanted="text in UTF-8", got=f"{error.reason} at {error.start}"
+        ) from None
+
+
+def _is_object(text: str) -> bool:
+    """Say whether a line is a JSON object that holds a prompt."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and not found.keys().isdisjoint(("text", "tokens"))
+
+
+def _read_object(file: str, number: int, text: str) -> Line:
+    subject = f"{file} line {number}"
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PromptError(subject, wanted="a JSON object", got=str(error)) from None
+    if not isinstance(found, dict) or ("text" in found) == ("tokens" in found):
+        wanted = 'a JSON object with one of "text" and "tokens"'
+        raise PromptError(subject, wanted=wanted, got=text[:40])
+    prompt = found.get("text", found.get("tokens"))
+    if "text" in found and not isinstance(prompt, str):
+        raise PromptError(subject, wanted='a string as "text"', got=repr(prompt)[:40])
+    if "tokens" in found and not (
+        isinstance(prompt, list) and all(type(each) is int for each in prompt)
+    ):
+        raise PromptError(subject, wanted='a list of ids as "tokens"', got=repr(prompt)[:40])
+    target = found.get("target")
+    return Line(number, prompt, tuple(target) if isinstance(target, list) else target)
+
+
+def _checked_prompts(
+    model: Model, file: str, lines: list[Line], *, centred: bool
+) -> tuple[list[Any], list[Any]]:
+    """Give the token ids and the target of each line; errors name the line."""
+    from pathexpand.model.prompt import read_prompt
+    from pathexpand.target import read_target
+
+    prompts, targets = [], []
+    for line in lines:
+        try:
+            prompts.append(read_prompt(model.checkpoint, line.prompt).ids)
+            what = line.target
+            if what is not None:
+                what = read_target(model.checkpoint, what, centred=centred)
+            targets.append(what)
+        except (PathExpandError, UnicodeEncodeError, OverflowError) as error:
+            raise _at_line(f"{file} line {line.number}", error) from None
+    return prompts, targets
+
+
+def _at_line(subject: str, error: Exception) -> PathExpandError:
+    if not isinstance(error, PathExpandError):
+        return PromptError(subject, wanted="text or ids that can be read", got=str(error)[:60])
+    subject = f"{subject}: {error.subject}"
+    return PromptError(subject, wanted=error.wanted, got=error.got, remedy=error.remedy)
