@@ -123,8 +123,11 @@ def training(shape: Shape, record: Record) -> str:
         )
         for number, stage in enumerate(record["stages"], start=1)
     ]
-    header = ("stage", "steps", "learning rate", "share of repeated rows")
-    text = "In each stage the learning rate falls linearly, to reach zero at the end of its plan."
+    header = ("stage", "steps", "learning rate", "planned share of repeated rows")
+    text = (
+        "By plan, the learning rate of a stage falls linearly to zero and the share of repeated "
+        "rows to the second number; a stage may be cut short before."
+    )
     if len(stages) > 1:
         text += " A later stage starts from the stored weights with a fresh optimiser."
     return "\n\n".join(

@@ -80,6 +80,7 @@ def main(
     # Sums are cut up by thread: with one thread the same seed gives the same weights.
     torch.set_num_threads(1)
     shape = Shape(n_layers=layers)
+    stages = shipped_stages(layers) if steps is None else (one_stage(layers, steps),)
     try:
         corpora = read_corpora(shakespeare=shakespeare, bible=bible)
         tokenizer, streams = tokenized(corpora, vocabulary=shape.d_vocab)
@@ -87,19 +88,11 @@ def main(
         if measure_only:
             record = read_record(out)
             check_same_texts(record["corpora"], texts)
-            record["corpora"] = texts
         else:
             curriculum = Curriculum(
                 streams=streams, rows=ROWS, length=shape.n_ctx, vocabulary=shape.d_vocab
             )
-            stages = shipped_stages(layers) if steps is None else (one_stage(layers, steps),)
-            record = {
-                "settings": settings(curriculum, seed=seed),
-                "stages": [asdict(stage) for stage in stages],
-                "versions": versions(),
-                "corpora": texts,
-                "curve": [],
-            }
+            record = new_record(curriculum, stages, seed=seed)
             out.mkdir(parents=True, exist_ok=True)
             for progress, network in trained(
                 shape, curriculum, stages, seed=seed, report_every=report_every
@@ -107,7 +100,8 @@ def main(
                 record["curve"].append(point(progress, network, streams))
                 click.echo(json.dumps(record["curve"][-1]))
                 write_network(out, network, tokenizer)
-                write(out / RECORD, as_json(record).encode())
+                write(out / RECORD, as_json({**record, "corpora": texts}).encode())
+        record["corpora"] = texts
         record["measured"] = measured(read_network(out, shape), streams)
         write(out / RECORD, as_json(record).encode())
         write(out / CARD, card(shape, record).encode())
@@ -183,15 +177,20 @@ def encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Tokens:
     return np.concatenate([np.array(found.ids) for found in tokenizer.encode_batch(list(texts))])
 
 
-def settings(curriculum: Curriculum, *, seed: int) -> Record:
-    """Return what all stages have in common."""
+def new_record(curriculum: Curriculum, stages: Sequence[Stage], *, seed: int) -> Record:
+    """Return the record of a training that has not begun."""
     return {
-        "seed": seed,
-        "rows": curriculum.rows,
-        "length": curriculum.length,
-        "betas": list(BETAS),
-        "weight_decay": WEIGHT_DECAY,
-        "clip": CLIP,
+        "settings": {
+            "seed": seed,
+            "rows": curriculum.rows,
+            "length": curriculum.length,
+            "betas": list(BETAS),
+            "weight_decay": WEIGHT_DECAY,
+            "clip": CLIP,
+        },
+        "stages": [asdict(stage) for stage in stages],
+        "versions": versions(),
+        "curve": [],
     }
 
 
