@@ -21,7 +21,7 @@ from pathexpand.engine.ranking import Ranking, rank, rank_by_norm
 from pathexpand.engine.rounding import constants_rounding, gamma, stream_rounding
 from pathexpand.engine.rounds import By
 from pathexpand.engine.sampling import Sample, sample_paths
-from pathexpand.engine.search import Budget, Found, Progress
+from pathexpand.engine.search import Budget, Progress
 from pathexpand.engine.total import Totals, functionals, head_totals, pair_totals, totals
 from pathexpand.engine.value import Readout, path_stream, path_value_by_token
 from pathexpand.errors import ModelError, PathExpandError, PromptError
@@ -412,8 +412,9 @@ class Run:
     ) -> SearchedPaths:
         """Rank the paths as `paths` does, and keep what a certificate is made of.
 
-        >>> load("two-layer").run("to be or not to").searched_paths(top=3).target
-        LogitTarget(token=274, centred=True)
+        >>> run = load("two-layer").run("to be or not to")
+        >>> run.searched_paths(top=3).target == run.target()
+        True
         """
         _check_counts(top, max_order)
         place = self.position(position)
@@ -454,7 +455,7 @@ class Run:
             certified=found.found.certified,
             bound=_finite(found.found.bound),
             max_order=max_order,
-            longer_bound=_longer_bound(found.found, asked, max_order),
+            longer_bound=float(found.found.longer_bound),
             visited=found.found.visited,
             remainder_energy=_finite(found.remainder_energy),
             query=asked.text,
@@ -712,7 +713,8 @@ class _Readings:
         """Name the targets for a table's head."""
         if self.target is not None:
             return self.target.describe(self.model.tokenizer)
-        whose = "own target" if self.own_targets else "most likely next token"
+        whose = "own target, or " if self.own_targets else ""
+        whose += "most likely next token"
         return f"each prompt's {whose}{', minus the vocabulary mean' if self.centred else ''}"
 
 
@@ -738,8 +740,9 @@ class _Reading:
 
     @cached_property
     def target(self) -> Target:
+        run = self.run
         with _about(self.number):
-            return self.run.target(self._given, centred=self._centred)
+            return run.target(self._given, centred=self._centred)
 
     @property
     def frozen(self) -> FrozenSum:
@@ -867,13 +870,6 @@ def _mask(mask: Mask | None) -> npt.NDArray[np.bool_] | None:
 
 def _path(path: Path | str) -> Path:
     return path if isinstance(path, Path) else Path.parse(path)
-
-
-def _longer_bound(found: Found, query: Query, max_order: int | None) -> float:
-    """Bound the paths above the order: what the search left unvisited has longer ones as well."""
-    if max_order is None or len(query.count_by_order()) <= max_order + 1:
-        return 0.0
-    return float(max(found.longer_bound, found.bound))
 
 
 def _finite(number: float) -> float | None:

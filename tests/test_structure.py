@@ -20,6 +20,7 @@ ORDER = (
     "target",
     "table",
     "api",
+    "certificate",
     "laws",
     "cli",
 )

@@ -66,10 +66,10 @@ _JSON_LINES = (".jsonl", ".ndjson")
 @click.option("--rounds", type=int, metavar="N", help="Stop after so many passes over the prompts.")
 @click.option(
     "--cache",
-    type=click.FloatRange(0, 1e6),
-    default=0.25,
+    type=click.IntRange(min=0),
+    default=250,
     show_default=True,
-    metavar="GB",
+    metavar="MB",
     help="Memory for what the search can keep of the prompts from round to round.",
 )
 @written
@@ -82,7 +82,7 @@ def dataset(
     raw: bool,
     nodes: int | None,
     seconds: float | None,
-    cache: float,
+    cache: int,
     kind: str | None,
     out: str | None,
     **options: Any,
@@ -99,8 +99,7 @@ def dataset(
 
     loaded = load(model)
     prompts, targets = _checked_prompts(loaded, file, lines, centred=not raw)
-    own = {"target": target} if target is not None else {"targets": targets}
-    if target is not None and any(each is not None for each in targets):
+    if targets is not None and target is not None:
         raise click.UsageError(
             "--target is for prompts without a target of their own.",
             click.get_current_context(silent=True),
@@ -109,11 +108,12 @@ def dataset(
         found = loaded.dataset_paths(
             prompts,
             by=by,
+            target=target,
+            targets=targets,
             centred=not raw,
             budget=budget,
-            cache=int(cache * 1e9),
+            cache=cache * 10**6,
             report=report,
-            **own,
             **options,
         )
     write(found, kind, out)
@@ -128,7 +128,7 @@ class Line:
     """A prompt of a file: the number of its line from 1, what it says, and its own target."""
 
     number: int
-    prompt: str | list[int]
+    prompt: Any
     target: Any = None
 
 
@@ -181,6 +181,7 @@ def _read_object(file: str, number: int, text: str) -> Line:
     subject = f"{file} line {number}"
     try:
         found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode("utf-8")  # refuses half a surrogate pair
     except (ValueError, RecursionError) as error:
         raise PromptError(subject, wanted="a JSON object", got=str(error)) from None
     if not isinstance(found, dict) or ("text" in found) == ("tokens" in found):
@@ -199,8 +200,8 @@ def _read_object(file: str, number: int, text: str) -> Line:
 
 def _checked_prompts(
     model: Model, file: str, lines: list[Line], *, centred: bool
-) -> tuple[list[Any], list[Any]]:
-    """Give the token ids and the target of each line; errors name the line."""
+) -> tuple[list[Any], list[Any] | None]:
+    """Give the token ids of each line and, if any has one, the targets; errors name the line."""
     from pathexpand.model.prompt import read_prompt
     from pathexpand.target import read_target
 
@@ -212,13 +213,11 @@ def _checked_prompts(
             if what is not None:
                 what = read_target(model.checkpoint, what, centred=centred)
             targets.append(what)
-        except (PathExpandError, UnicodeEncodeError, OverflowError) as error:
-            raise _at_line(f"{file} line {line.number}", error) from None
-    return prompts, targets
-
-
-def _at_line(subject: str, error: Exception) -> PathExpandError:
-    if not isinstance(error, PathExpandError):
-        return PromptError(subject, wanted="text or ids that can be read", got=str(error)[:60])
-    subject = f"{subject}: {error.subject}"
-    return PromptError(subject, wanted=error.wanted, got=error.got, remedy=error.remedy)
+        except PathExpandError as error:
+            raise PromptError(
+                f"{file} line {line.number}: {error.subject}",
+                wanted=error.wanted,
+                got=error.got,
+                remedy=error.remedy,
+            ) from None
+    return prompts, targets if any(each is not None for each in targets) else None

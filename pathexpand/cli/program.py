@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import click
 
 from pathexpand import __version__
+from pathexpand.cli.check import check
 from pathexpand.cli.count import count
 from pathexpand.cli.dataset import dataset
 from pathexpand.cli.expand import expand
@@ -40,12 +41,12 @@ def program(context: click.Context) -> None:
         emit(lambda ascii: context.get_help() + "\n")
 
 
-for command in (table, total, dataset, expand, count, verify, models, query):
+for command in (table, total, dataset, expand, count, verify, check, models, query):
     program.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program and exit: 0 done, 1 a law fails, 2 bad input, 130 interrupted.
+    """Run the program and exit: 0 done, 1 a law or a check fails, 2 bad input, 130 interrupted.
 
     >>> main(["count", "--layers", "2", "--heads", "12"])
     Traceback (most recent call last):

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_MODEL = "two-layer"
-DEFAULT_PROMPT = (
-    "class Parser:\n    def parse_header(self, buf):\n        return self.parse_header(self, bu"
-)
+DEFAULT_PROMPT = "Humpty Dumpty sat on a wall. Humpty D"
 _ID = re.compile(r"[+-]?[0-9]{1,18}")
 
 

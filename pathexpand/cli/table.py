@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathexpand.cli.output import complain, emit, wants_color
+from pathexpand.cli.output import complain, emit, wants_color, write_whole
 from pathexpand.cli.progress import watched
 from pathexpand.cli.prompt import Command, prompted, queried, read_run
 
@@ -54,6 +54,11 @@ def written(command: Command) -> Command:
 @click.option("--nodes", type=int, metavar="N", help="Stop after so many suffixes.")
 @click.option("--seconds", type=float, metavar="S", help="Stop the search after so long.")
 @click.option("--memory", type=float, metavar="GB", help="Stop when the search holds so much.")
+@click.option(
+    "--certificate",
+    metavar="FILE",
+    help='Write also what "pathexpand check FILE" needs to re-check every claim.',
+)
 @written
 def table(
     *,
@@ -63,6 +68,7 @@ def table(
     nodes: int | None,
     seconds: float | None,
     memory: float | None,
+    certificate: str | None,
     raw: bool,
     weights_only: bool,
     kind: str | None,
@@ -87,9 +93,10 @@ def table(
         "budget": read_budget(nodes, seconds, memory),
     }
     if weights_only:
-        if raw or position is not None or target is not None or any(prompt.values()):
+        given = (position, target, certificate)
+        if raw or any(each is not None for each in given) or any(prompt.values()):
             raise click.UsageError(
-                "--weights-only takes no prompt, position, target or --raw.",
+                "--weights-only takes no prompt, position, target, --raw or --certificate.",
                 click.get_current_context(silent=True),
             )
         from pathexpand.api import load
@@ -101,7 +108,14 @@ def table(
         return 0
     run = read_run(model, **prompt)
     with watched() as report:
-        found = run.paths(target, position=position, centred=not raw, **options, report=report)
+        searched = run.searched_paths(
+            target, position=position, centred=not raw, **options, report=report
+        )
+    if certificate is not None:
+        from pathexpand.certificate import certify
+
+        write_whole(FilePath(certificate), certify(run, searched, source=model).to_json())
+    found = searched.table
     write(found, kind, out)
     if found.closes:
         return 0

@@ -50,7 +50,7 @@ class PromptTree:
         heads, d_head, d_model = at.W_O.shape
         moved = rows @ at.patterns  # (head, suffix, key)
         read = vectors @ at.W_O.reshape(-1, d_model).T  # (suffix, head * d_head)
-        inner = np.swapaxes(read.reshape(-1, heads, d_head), 0, 1)  # (head, suffix, d_head)
+        inner = np.swapaxes(read.reshape(len(nodes), heads, d_head), 0, 1)  # (head, suffix, d_head)
 
         def ask(state: int, which: list[int], some: list[int]) -> Array:
             pick = np.ix_(which, some)

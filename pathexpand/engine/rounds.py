@@ -364,9 +364,9 @@ def hunt(
         if report is not None:
             report(state.progress(time.monotonic() - start))
 
-    first = Round(network, query, state.pop(1), by)
+    first = Round(network, query, [heapq.heappop(state.heap)[2]], by)
     _complete(first, prompts, np.inf)
-    if limits.nodes == 0 or rounds == 0:
+    if 0 in (limits.nodes, rounds, top):
         state.skip(first)
         return state
     try:

@@ -232,7 +232,7 @@ class _Hunt:
         paths = [path for _, path in listed]
         certified = left <= self.best.cut
         longer = self.max_order + 1 < len(self.query.count_by_order())
-        if certified and len(paths) < self.top:
+        if certified and self.best.cut == 0:
             paths = self._filled([path for size, path in listed if size > 0])
         return Found(
             paths=tuple(paths),

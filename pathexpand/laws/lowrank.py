@@ -113,8 +113,9 @@ def check_norm_ranking(
 
     Orders are taken up to the last that has at most `paths` paths in all, and among them every
     unlisted one must have a norm no larger than the last listed, nor than the table's bound. The
-    sum of all squared norms must be that over these paths, or more where orders are left out. A vocabulary too large to
-    multiply out is refused in `detail`, and then only the order of the rows is looked at.
+    sum of all squared norms must be that over these paths, or more where orders are left out. A
+    vocabulary too large to multiply out is refused in `detail`, and then only the order of the
+    rows is looked at.
 
     >>> from pathexpand import api
     >>> check_norm_ranking(api.load("one-layer")).holds

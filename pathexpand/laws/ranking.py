@@ -1,4 +1,4 @@
-"""Law 4: the table's rows are the largest paths, in order, and nothing unlisted beats the bounds."""
+"""Law 4: the table's rows are the largest paths, in order, and nothing unlisted beats a bound."""
 
 from __future__ import annotations
 
@@ -99,9 +99,7 @@ def _order(table: PathTable, listed: list[Path]) -> list[Deviation]:
     return found
 
 
-def _bounded(
-    table: PathTable, left: dict[Path, Reference], most: float
-) -> Iterator[Deviation]:
+def _bounded(table: PathTable, left: dict[Path, Reference], most: float) -> Iterator[Deviation]:
     for path, known in left.items():
         bound = table.bound if path.order <= most else table.longer_bound
         over = max(abs(known.value) - (bound or 0.0), 0)

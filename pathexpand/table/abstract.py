@@ -52,7 +52,7 @@ class Table(ABC):
         >>> from pathexpand.api import load
         >>> table = load("two-layer").run("to be or not to").paths(top=2)
         >>> table.to_pandas().shape
-        (2, 11)
+        (2, 12)
         """
         try:
             import pandas

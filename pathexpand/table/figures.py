@@ -40,7 +40,7 @@ class Scale:
         """
         if self.decimals is None:
             return f"{number:.4e}" if number else "0"
-        if number and abs(number) < 0.5 * 10.0**-self.decimals:
+        if number and abs(number) <= 0.5 * 10.0**-self.decimals:
             return f"{number:.1e}"
         return f"{number:.{self.decimals}f}"
 

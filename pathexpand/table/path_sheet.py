@@ -123,7 +123,10 @@ def claim(table: Searched, unlisted: int, *, size: str = "|value|") -> str:
     """
     if not unlisted:
         return "Complete: no path is left out."
-    bound = "" if table.bound is None else f"{size} of at most {upper(table.bound)}"
+    if table.bound is None:
+        paths = counted(unlisted, "unlisted path")
+        return f"Stopped early: no bound is known for {paths}. Rows marked ? may be outranked."
+    bound = f"{size} of at most {upper(table.bound)}"
     longer = table.max_order is not None and table.longer_bound > 0
     each = (
         f"each of the {unlisted:,} unlisted paths has" if unlisted > 1 else "the unlisted path has"

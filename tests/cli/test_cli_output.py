@@ -11,7 +11,7 @@ import re
 import pytest
 
 from pathexpand.cli.prompt import DEFAULT_PROMPT
-from pathexpand.table import NormTable, PathTable
+from pathexpand.table import NormTable, PathTable, TotalsTable
 
 
 def test_bare_table_is_the_embedded_model_on_the_example(call):
@@ -54,7 +54,9 @@ def test_targets_positions_and_orders(call, save):
     assert table("--target", "3-5").target == "logit of #3 minus logit of #5"
     assert table("--position", "-2").position == 1
     partly = table("--max-order", "1")
-    assert (partly.certified, partly.max_order) == (False, 1)
+    assert (partly.certified, partly.max_order) == (True, 1)
+    assert all(row.order < 2 for row in partly)
+    assert partly.longer_bound > 0
     assert table("--top", "0").rows == ()
 
 
@@ -62,6 +64,99 @@ def test_a_table_from_weights_alone(call, save):
     done = call("table", "--model", save(), "--weights-only", "--top", "3", "--format", "json")
     assert len(NormTable.from_json(done.out)) == 3
     assert "Frobenius" in call("table", "--model", save(), "--weights-only").out
+
+
+def test_a_table_of_a_query(call, save):
+    chosen = ["table", "--model", save(), "--tokens", "3 1 4", "--query", "embed > * > L1H*"]
+    table = PathTable.from_json(call(*chosen, "--format", "json").out)
+    assert (table.query, table.outside_count, table.path_count) == ("embed > * > L1H*", 10, 22)
+    assert len(table) + table.remainder_count == 12
+    assert table.closes
+    assert all(re.fullmatch(r"embed( > L0H.)? > L1H.", row.path) for row in table)
+    text = call(*chosen).out
+    assert re.search(r"^query +embed > \* > L1H\*$", text, re.MULTILINE)
+    assert "10 paths not in the query" in text
+    lines = csv.DictReader(io.StringIO(call(*chosen, "--format", "csv").out))
+    assert sum(float(line["value"]) for line in lines) == pytest.approx(table.dense)
+    nothing = call("table", "--model", save(), "--tokens", "3", "--query", "not *")
+    assert (nothing.code, nothing.err) == (0, "")
+    assert "22 paths not in the query" in nothing.out
+    norms = call(
+        "table", "--model", save(), "--weights-only", "--query", "embed > *", "--format", "json"
+    )
+    assert NormTable.from_json(norms.out).path_count == 16
+
+
+def test_budgets(call, save):
+    chosen = ["table", "--model", save(), "--tokens", "3 1 4"]
+
+    def table(*more):
+        done = call(*chosen, *more, "--format", "json")
+        assert (done.code, done.err) == (0, "")
+        return PathTable.from_json(done.out)
+
+    whole = table()
+    assert whole.certified
+    assert len(whole) == 10
+    for stop in (["--nodes", "0"], ["--seconds", "0"], ["--memory", "0"]):
+        early = table(*stop)
+        assert not early.certified
+        assert early.visited == 1
+        assert early.bound >= max(abs(row.value) for row in whole)
+        assert early.closes
+        text = call(*chosen, *stop).out
+        assert "Stopped early" in text
+        assert max(map(len, text.splitlines())) <= 80
+    assert table("--nodes", "100000", "--seconds", "60", "--memory", "1") == whole
+    assert table("--nodes", "3").visited < whole.path_count
+    norms = call("table", "--model", save(), "--weights-only", "--nodes", "0").out
+    assert "Stopped early" in norms
+
+
+def test_ten_rows_are_listed_unless_told(call):
+    assert len(PathTable.from_json(call("table", "--format", "json").out)) == 10
+
+
+@pytest.mark.parametrize("by", ["order", "source", "token", "head", "pair"])
+def test_totals(call, save, by):
+    chosen = ["total", "--model", save(), "--tokens", "3 1 4", "--by", by]
+    table = TotalsTable.from_json(call(*chosen, "--format", "json").out)
+    assert table.by == by
+    assert table.total == pytest.approx(table.dense)
+    assert call(*chosen, "--format", "csv").out == table.to_csv()
+    assert call(*chosen, "--format", "tsv").out == table.to_tsv()
+    assert call(*chosen, "--format", "md").out == table.to_markdown()
+    assert call(*chosen, "--format", "latex").out == table.to_latex()
+    text = call(*chosen).out
+    assert text == table.to_text()
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_totals_of_a_query_and_of_a_raw_logit(call, save, tmp_path):
+    chosen = ["total", "--model", save(), "--tokens", "3 1 4", "--target", "2"]
+    text = call(*chosen).out
+    assert [line.split()[:2] for line in text.splitlines() if line.strip()[:1].isdigit()] == [
+        ["0", "4"],
+        ["1", "9"],
+        ["2", "9"],
+    ]
+    one = TotalsTable.from_json(call(*chosen, "--query", "embed > *", "--format", "json").out)
+    other = TotalsTable.from_json(call(*chosen, "--query", "not embed > *", "--format", "json").out)
+    assert one.total + other.total == pytest.approx(one.dense)
+    raw = TotalsTable.from_json(call(*chosen, "--raw", "--format", "json").out)
+    assert raw.target == "logit of #2"
+    out = tmp_path / "totals.csv"
+    assert call(*chosen, "--out", out).code == 0
+    assert out.read_text().startswith("part,paths,value,share")
+
+
+def test_the_query_language_is_explained(call):
+    from pathexpand.symbolic.query_text import QUERY_LANGUAGE
+
+    done = call("query")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == QUERY_LANGUAGE.rstrip() + "\n"
+    assert max(map(len, done.out.splitlines())) <= 80
 
 
 def test_prompt_files_and_standard_input(call, tmp_path, spawn):
@@ -233,7 +328,11 @@ def test_program(call):
     assert call("--help").out == call().out == call("-h").out
 
 
-@pytest.mark.parametrize("command", [[], ["table"], ["expand"], ["count"], ["verify"], ["models"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], *([name] for name in "table total expand count verify models query".split())],
+    ids=str,
+)
 def test_help_is_ascii_and_narrow(call, command):
     done = call(*command, "--help")
     assert done.code == 0

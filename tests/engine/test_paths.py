@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -10,16 +12,19 @@ import pytest
 
 from pathexpand import laws
 from pathexpand.api import Model, Run, from_state_dict
-from pathexpand.engine.enumeration import enumerate_values, top_paths
-from pathexpand.engine.norm import path_matrix, rank_by_norm
+from pathexpand.engine.enumeration import enumerate_values
+from pathexpand.engine.norm import path_matrix
+from pathexpand.engine.ranking import rank_by_norm
 from pathexpand.engine.remainder import remainder
+from pathexpand.engine.search import Budget
 from pathexpand.engine.total import functionals, totals
 from pathexpand.engine.value import path_stream, path_value, path_value_by_token
-from pathexpand.errors import CompositionError, LimitError, PathExpandError
+from pathexpand.errors import CompositionError, NotationError, PathExpandError
 from pathexpand.frozen import bias_source
 from pathexpand.laws.exact import exact_run
 from pathexpand.model.config import Config
 from pathexpand.symbolic import Path
+from pathexpand.symbolic.query import everything
 
 
 @pytest.fixture
@@ -166,23 +171,17 @@ def test_impossible_paths_are_refused(run: Run) -> None:
         path_stream(run.frozen, 0, Path("b_U"))
 
 
-def test_limits_are_told_before_anything_is_valued(run: Run) -> None:
-    """Pitfall 23."""
-    with pytest.raises(LimitError, match="paths: wanted at most 30 to enumerate, got 38") as error:
-        run.paths(limit=30)
-    assert "max order 1 has 20" in str(error.value)
-    assert len(run.paths(limit=30, max_order=1, top=99)) == 20
-    with pytest.raises(LimitError):
-        run.model.paths(limit=30)
-    deep = laws.random_model(seed=1, n_layers=12, n_heads=12, d_model=3, biases="none")
+def test_a_network_too_large_to_enumerate_is_ranked_all_the_same() -> None:
+    deep = laws.random_model(seed=1, n_layers=12, n_heads=12, d_model=3, biases="none", scale=0.5)
     assert deep.network.count() == 2 * 13**12
-    with pytest.raises(LimitError, match="46,596,170,244,962"):
-        deep.run([1]).paths()
-    table = deep.run([1]).paths(max_order=1)
-    assert not table.certified
-    assert table.bound is None
+    table = deep.run([1]).paths(max_order=1, budget=Budget(nodes=300))
     assert table.remainder_count == 2 * 13**12 - len(table)
     assert abs(table.gap) <= table.gap_bound
+    assert table.bound is not None
+    assert table.visited is not None
+    assert table.visited < 10_000
+    assert all(row.order <= 1 for row in table)
+    assert deep.run([1]).count("* > L11H3") == 2 * 13**11
 
 
 @pytest.mark.parametrize(("name", "value"), [("top", -1), ("top", 1.5), ("max_order", -1)])
@@ -199,8 +198,13 @@ def test_every_length_of_table(top: int, run: Run) -> None:
     values.sort(reverse=True)
     assert len(table) == min(top, 38)
     assert [abs(row.value) for row in table] == values[:top]
-    assert table.bound == (values[top] if top < 38 else 0.0)
     assert table.certified
+    assert table.bound is not None
+    if 0 < top < 38:  # what was not visited is bounded, and not by more than the last row
+        assert values[top] <= table.bound <= values[top - 1]
+    assert top or table.bound >= values[0]
+    assert top < 38 or table.bound == 0.0
+    assert all(row.certain for row in table)
 
 
 def test_ties_stand_in_the_order_of_paths() -> None:
@@ -218,22 +222,179 @@ def test_ties_stand_in_the_order_of_paths() -> None:
     )
     run = exact_run(model, [0], [np.full((3, 1, 1), Fraction(1), dtype=object)] * 2)
     look = run.target(1, centred=False).readout(model.weights, 0)
+    values = {path: path_value(run.frozen, look, path) for path in model.network.paths()}
+    assert set(values.values()) == {Fraction(-1)}
+    floats = as_floats(model).run([0])
     for top in (0, 1, 5, 15, 16):
-        found = top_paths(run.frozen, look, top)
-        assert list(found.paths) == sorted(model.network.paths())[:top]
-        assert found.bound == (1.0 if top < 16 else 0.0)
+        table = floats.paths(1, top=top, centred=False)
+        assert [row.path for row in table] == [str(p) for p in sorted(model.network.paths())[:top]]
+        assert table.bound is not None
+        assert table.bound >= 1.0 if not top else table.bound == float(top < 16)
+
+
+def as_floats(model: Model) -> Model:
+    """Give the same model with its exact weights as floats."""
+    tensors = {name: array.astype(float) for name, array in model.weights.named()}
+    return from_state_dict(tensors, model.config)
+
+
+def test_a_sum_up_to_a_position_has_the_same_paths(run: Run) -> None:
+    for position in range(4):
+        near, look = run.frozen.until(position), readout(run, position)
+        assert near.positions == position + 1
+        assert near.network() == run.frozen.network()
+        assert near.mask.tolist() == run.frozen.mask[: position + 1].tolist()
+        for path in run.model.network.paths():
+            cut = path_value(near, look, path)
+            assert cut == pytest.approx(path_value(run.frozen, look, path), rel=1e-12)
+    assert run.frozen.until(3).positions == 4
+
+
+def test_a_sum_whose_tokens_look_ahead_is_kept_whole() -> None:
+    run = laws.random_model(seed=1, direction="bidirectional").run([3, 1, 4, 1])
+    for position in range(3):
+        assert run.frozen.until(position) is run.frozen
+    assert run.frozen.until(3).positions == 4
+    late = laws.random_model(seed=1).run([3, 1, 4, 1]).frozen
+    late.layers[1].patterns[0, 0, 2] = 1e-300  # one glance ahead, and only from position 0
+    assert late.until(0) is late
+    assert late.until(1) is late
+    assert late.until(2).positions == 3
+
+
+@pytest.mark.parametrize("name", ["nodes", "seconds", "memory"])
+@pytest.mark.parametrize("limit", [-1, -0.5, float("nan"), float("-inf")])
+def test_budgets_below_nothing_are_refused(name: str, limit: Any) -> None:
+    with pytest.raises(PathExpandError, match=f"budget {name}: wanted at least 0, got") as caught:
+        Budget(**{name: limit})
+    assert "\n" not in str(caught.value)
+
+
+def test_budgets_are_kept(run: Run) -> None:
+    assert Budget() == Budget(nodes=None, seconds=None, memory=None)
+    for budget in (Budget(nodes=0), Budget(seconds=0), Budget(memory=0)):
+        table = run.paths(2, top=5, budget=budget)
+        assert not table.certified
+        assert table.visited == 1  # b_U, whose value costs nothing
+        assert [row.path for row in table] == ["b_U"]
+        assert table.bound is not None
+        values = [abs(run.value(path, target=2)) for path in run.model.network.paths()]
+        assert table.bound >= max(values)
+        assert table.remainder_count == 37
+        assert table.closes
+        assert run.model.paths(budget=budget).certified is False
+    for budget in (Budget(), Budget(nodes=10**9, seconds=float("inf"), memory=10**15)):
+        assert run.paths(2, top=5, budget=budget) == run.paths(2, top=5)
+
+
+NOTHING = ("embed > L1H0 > L0H0", "not *", "b_U > L0H0", "embed > . > . > .")
+EVERYTHING = ("*", "any > *", "not embed > L1H0 > L0H0", "any | any > +", "(any > *)")
+
+
+@pytest.mark.parametrize("query", NOTHING)
+def test_a_query_that_matches_nothing(query: str, run: Run) -> None:
+    table = run.paths(2, query=query)
+    assert (len(table), table.remainder_count, table.outside_count) == (0, 0, 38)
+    assert (table.remainder, table.bound, table.remainder_energy) == (0.0, 0.0, 0.0)
+    assert (table.certified, table.visited, table.closes) == (True, 0, True)
+    assert table.outside == pytest.approx(table.dense)
+    assert "Complete" in table.to_text(80)
+    assert run.total(query, target=2).sum() == 0
+    assert run.count(query) == run.model.count(query) == 0
+    norms = run.model.paths(query=query)
+    assert (len(norms), norms.path_count, norms.energy, norms.bound) == (0, 0, 0.0, 0.0)
+    assert norms.certified
+    assert len(run.totals_table(by="order", query=query)) == 3
+
+
+@pytest.mark.parametrize("query", EVERYTHING)
+def test_a_query_that_matches_everything(query: str, run: Run) -> None:
+    table, plain = run.paths(2, query=query), run.paths(2)
+    assert (table.outside, table.outside_count) == (0.0, 0)
+    assert table.rows == plain.rows
+    assert table.remainder == pytest.approx(plain.remainder)
+    assert run.count(query) == 38
+    assert run.total(query, target=2).sum() == pytest.approx(run.total(target=2).sum())
+    assert run.model.paths(query=query).rows == run.model.paths().rows
+
+
+def test_a_query_splits_the_table(run: Run) -> None:
+    one, other = run.paths(2, query="embed > *"), run.paths(2, query="not embed > *")
+    assert one.outside_count == len(other) + other.remainder_count == 38 - 16
+    assert one.outside == pytest.approx(other.listed + other.remainder)
+    assert one.closes
+    assert other.closes
+    assert all(row.path.startswith("embed") for row in one)
+    assert not any(row.path.startswith("embed") for row in other)
+    assert one.query == "embed > *"
+
+
+@pytest.mark.parametrize(("text", "column"), [("embed > L7H0", 9), ("embed >", 8), ("L0H9", 1)])
+def test_bad_queries_name_the_column(text: str, column: int, run: Run) -> None:
+    looks: list[Callable[[], Any]] = [
+        lambda: run.paths(2, query=text),
+        lambda: run.model.paths(query=text),
+        lambda: run.total(text),
+        lambda: run.count(text),
+        lambda: run.totals_table(query=text),
+    ]
+    for look in looks:
+        with pytest.raises(NotationError, match=rf"^column {column} of query"):
+            look()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_is_refused_before_any_search(bad: float) -> None:
+    model = laws.random_model(seed=1)
+    for name, array in model.weights.named():
+        tensors = {n: np.array(a) for n, a in model.weights.named()}
+        tensors[name].flat[array.size // 2] = bad
+        with pytest.raises(PathExpandError, match=re.escape(name)):
+            from_state_dict(tensors, model.config)
+    direction = np.ones(7)
+    direction[3] = bad
+    with pytest.raises(PathExpandError):
+        model.run([1, 2]).paths(direction)
+
+
+@pytest.mark.parametrize("by", ["order", "source", "token", "head", "pair"])
+def test_totals_tables_are_the_totals(by: str, run: Run) -> None:
+    table = run.totals_table(by=by, target=2)
+    assert (table.by, table.query, table.position) == (by, "*", 3)
+    assert table.total == pytest.approx(table.dense)
+    assert table.parted == (by not in ("head", "pair"))
+    if table.parted:
+        assert sum(row.value for row in table) == pytest.approx(table.total)
+    sizes = {"order": 3, "source": 5, "token": 4, "head": 6, "pair": 9}
+    assert len(table) == sizes[by]
+    assert sum(row.paths or 0 for row in table) == (38 if by == "order" else 0)
+    paths = {str(path): run.value(path, target=2) for path in run.model.network.paths()}
+    if by in ("head", "pair"):
+        for row in table:
+            through = [
+                v for p, v in paths.items() if set(row.part.split(" > ")) <= set(p.split(" > "))
+            ]
+            assert row.value == pytest.approx(sum(through))
+
+
+def test_totals_tables_refuse_what_they_cannot_say(run: Run) -> None:
+    with pytest.raises(PathExpandError, match="by one of order, source, token, head, pair"):
+        run.totals_table(by="layer")
+    for by in ("head", "pair"):
+        with pytest.raises(PathExpandError, match="no query"):
+            run.totals_table(by=by, query="embed > *")
 
 
 def test_norms_are_those_of_the_dense_matrices() -> None:
     model = laws.random_model(seed=1)
-    found = rank_by_norm(model.weights, model.network, top=5)
+    found = rank_by_norm(model.weights, model.network, everything(model.network), top=5)
     norms = {
         p: np.linalg.norm(path_matrix(model.weights, p).dense()) for p in model.network.paths()
     }
     best = sorted(norms, key=lambda path: -norms[path])
-    assert list(found.paths) == best[:5]
+    assert list(found.found.paths) == best[:5]
     assert found.norms == pytest.approx([norms[path] for path in best[:5]])
-    assert found.bound == pytest.approx(norms[best[5]])
+    assert norms[best[5]] <= found.found.bound <= norms[best[4]]
     assert found.energy == pytest.approx(sum(norm**2 for norm in norms.values()))
 
 

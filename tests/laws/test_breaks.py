@@ -13,14 +13,16 @@ import pytest
 
 from pathexpand import laws
 from pathexpand.api import Model, Run, from_state_dict
-from pathexpand.engine import enumeration, norm, total, value
+from pathexpand.engine import best, enumeration, norm, norm_tree, prompt_tree, total, value
 from pathexpand.engine import remainder as rest
 from pathexpand.engine import rounding as bounds
+from pathexpand.engine import search as engine_search
 from pathexpand.frozen import FrozenSum, bias_source, freeze, network_of
 from pathexpand.model import forward as dense
 from pathexpand.model.config import Config
 from pathexpand.model.prompt import pad
 from pathexpand.symbolic import Network, Path, Sum, notation
+from pathexpand.symbolic.query import everything
 from pathexpand.table import PathTable
 from pathexpand.target import DifferenceTarget, LogitTarget
 
@@ -94,6 +96,7 @@ LAWS: dict[str, Callable[[Run], laws.LawResult]] = {
     "enumeration": laws.check_enumeration_count,
     "totals": laws.check_totals,
     "top paths": lambda run: laws.check_top_paths(run, top=20),
+    "few paths": lambda run: laws.check_top_paths(run, top=3),
     "short paths": lambda run: laws.check_top_paths(run, top=30, max_order=1),
     "value gauge": laws.check_value_gauge,
     "score gauge": laws.check_score_gauge,
@@ -135,6 +138,10 @@ def swap(old: Any, new: Any) -> Patch:
     return lambda monkeypatch: everywhere(monkeypatch, old, new)
 
 
+def on(owner: Any, name: str, new: Any) -> Patch:
+    return lambda monkeypatch: monkeypatch.setattr(owner, name, new)
+
+
 def layers_changed(change: Callable[[Any], Any]) -> Patch:
     """Freeze with every layer changed."""
 
@@ -168,13 +175,14 @@ def block_doubled(*args: Any, **kwargs: Any) -> Any:
 enumeration_original = enumeration.enumerate_values
 
 
-def bias_stays(frozen: FrozenSum, readout: Any) -> Any:
+def bias_stays(frozen: FrozenSum, readout: Any, query: Any = None) -> Any:
     """Book biases after the last layer, so that no later head reads them."""
     sources = tuple(
         replace(each, boundary=len(frozen.layers)) if "bias" in each.label else each
         for each in frozen.sources
     )
-    return totals_original(replace(frozen, sources=sources), readout)
+    asked = everything(frozen.network()) if query is None else query
+    return totals_original(replace(frozen, sources=sources), readout, asked)
 
 
 totals_original = total.totals
@@ -200,7 +208,7 @@ def remainder_off(listed: Callable[[list[Path]], list[Path]]) -> Patch:
 
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     gamma = bounds.gamma
-    in_engine(monkeypatch, gamma, lambda steps: gamma(steps) * 1e-5)
+    in_engine(monkeypatch, gamma, lambda *steps: gamma(*steps) * 1e-5)
     monkeypatch.setattr(rest, "UNIT", 0.0)
 
 
@@ -255,15 +263,17 @@ def shortformer_in_values(weights: Any, config: Any, run: Any, *, row: int = 0) 
     return replace(frozen, sources=(first, *others))
 
 
-def heads_chained(layer: Any, reads: Any) -> Any:
-    out = np.zeros_like(reads)
-    for pattern, w_v, w_o in zip(layer.patterns, layer.W_V, layer.W_O, strict=True):
-        out = out + (pattern.T @ ((reads + out) @ w_o.T)) @ w_v.T
+def heads_chained(layer: Any, reads: Any, query: Any, some: int) -> Any:
+    """Let each head of a layer read what the heads before it wrote; the query has one state."""
+    out = reads.copy()
+    for number in range(len(layer.heads)):
+        out[:, 1 : some + 1] += total._through(layer, number, out[:, :some])
     return out
 
 
-def source_forgotten(frozen: FrozenSum, readout: Any) -> Any:
-    return totals_original(replace(frozen, sources=frozen.sources[:-1]), readout)
+def source_forgotten(frozen: FrozenSum, readout: Any, query: Any = None) -> Any:
+    asked = everything(frozen.network()) if query is None else query
+    return totals_original(replace(frozen, sources=frozen.sources[:-1]), readout, asked)
 
 
 def booked_at_zero(suffix: Any, source: Any) -> Any:
@@ -389,13 +399,14 @@ def factors_reversed(weights: Any, path: Path) -> Any:
 factors_original = norm.path_factors
 
 
-def norms_short(*args: Any) -> Any:
-    found = list(norms_original(*args))
-    largest = max(range(len(found)), key=lambda n: found[n][1])
-    return iter(found[:largest] + found[largest + 1 :])
+def largest_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = engine_search.search
 
+    def broken(tree: Any, query: Any, *, top: int, **options: Any) -> Any:
+        found = original(tree, query, top=top + 1, **options)
+        return replace(found, paths=found.paths[1:])
 
-norms_original = norm._norms
+    everywhere(monkeypatch, original, broken)
 
 
 def stream_reversed(frozen: Any, position: int, path: Path) -> Any:
@@ -432,11 +443,41 @@ def json_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def order_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: Any, max_order: int | None = None, **options: Any) -> Any:
-        most = None if max_order is None else max_order + 1
-        return enumeration_original(*args, max_order=most, **options)
+    original = engine_search.search
 
-    everywhere(monkeypatch, enumeration_original, broken)
+    def broken(*args: Any, max_order: int | None = None, **options: Any) -> Any:
+        return original(*args, max_order=None if max_order is None else max_order + 1, **options)
+
+    everywhere(monkeypatch, original, broken)
+
+
+def sizes_without(tree: Any, source: str) -> Patch:
+    """Let a search value every path from one source at 0."""
+    original = tree.sizes
+
+    def broken(self: Any, nodes: Any, label: str) -> Any:
+        return original(self, nodes, label) * (label != source)
+
+    return on(tree, "sizes", broken)
+
+
+def bounds_scaled(tree: Any, factor: float) -> Patch:
+    original = tree.bounds
+
+    def broken(self: Any, layer: int, nodes: Any) -> Any:
+        ask = original(self, layer, nodes)
+        return lambda *asked: factor * ask(*asked)
+
+    return on(tree, "bounds", broken)
+
+
+def energy_without_last_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = engine_search.rest_energy
+
+    def broken(tree: Any, query: Any, paths: Any) -> float:
+        return original(tree, query, [*paths, *query.paths(max_order=0)])
+
+    everywhere(monkeypatch, original, broken)
 
 
 @dataclass(frozen=True)
@@ -449,10 +490,6 @@ class Fault:
     on: str = "plain"
 
 
-def on(owner: Any, name: str, new: Any) -> Patch:
-    return lambda monkeypatch: monkeypatch.setattr(owner, name, new)
-
-
 FAULTS = (
     Fault(
         "path order reversed",
@@ -462,12 +499,12 @@ FAULTS = (
     Fault(
         "a path dropped from the enumeration",
         swap(enumeration_original, block_dropped),
-        ("exact", "enumeration", "short paths"),
+        ("exact", "enumeration"),
     ),
     Fault(
         "a path enumerated twice",
         swap(enumeration_original, block_doubled),
-        ("exact", "enumeration", "short paths"),
+        ("exact", "enumeration"),
     ),
     Fault(
         "a bias not carried through later heads",
@@ -497,7 +534,14 @@ FAULTS = (
         on="cancelling",
     ),
     Fault("a certificate that is too small", certificate(0.9), ("top paths",)),
-    Fault("the second largest path dropped", second_dropped, ("top paths",)),
+    Fault("values bounded too low", bounds_scaled(prompt_tree.PromptTree, 0.05), ("top paths",)),
+    Fault(
+        "a source forgotten by the search",
+        sizes_without(prompt_tree.PromptTree, "embed"),
+        ("top paths",),
+    ),
+    Fault("a remainder's energy that is too small", energy_without_last_source, ("few paths",)),
+    Fault("the second largest path dropped", second_dropped, ("top paths", "few paths")),
     Fault("ties in reverse order", ties_reversed, ("top paths",), on="ties"),
     Fault("max_order off by one", order_off, ("short paths",)),
     Fault(
@@ -536,7 +580,7 @@ FAULTS = (
     ),
     Fault(
         "heads of one layer chained",
-        swap(total.pullback, heads_chained),
+        swap(total._longer, heads_chained),
         ("closure", "exact", "totals"),
     ),
     Fault(
@@ -600,7 +644,9 @@ FAULTS = (
         swap(factors_original, factors_reversed),
         ("path matrices",),
     ),
-    Fault("the largest norm missing", swap(norms_original, norms_short), ("norms",)),
+    Fault("the largest norm missing", largest_dropped, ("norms", "top paths")),
+    Fault("norms bounded too low", bounds_scaled(norm_tree.NormTree, 0.05), ("norms",)),
+    Fault("norms of a source forgotten", sizes_without(norm_tree.NormTree, "pos"), ("norms",)),
     Fault(
         "path logits moved backwards", swap(value.path_stream, stream_reversed), ("path logits",)
     ),

@@ -6,6 +6,7 @@ import io
 import itertools
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -78,14 +79,26 @@ def test_numbers_are_right_aligned(table):
 
 def test_claims(make, table):
     assert "Complete" in make(rows=table.rows, remainder_count=0, path_count=2).to_text()
-    partly = make(certified=False, bound=None, max_order=1).to_text()
-    assert "paths of more than 1 head were not ranked" in partly
-    assert "Certified" not in partly
-    stopped = " ".join(make(certified=False, bound=0.5).to_text().split())
+
+    def said(**parts):
+        return " ".join(make(**parts).to_text().split())
+
     assert (
-        "3 unlisted paths may be larger than listed ones; they have |value| of at most 0.5"
-        in stopped
+        "Certified: each unlisted path of at most 1 head has |value| of at most 0.29, each longer "
+        "one of at most 1.7." in said(max_order=1, longer_bound=1.7)
     )
+    assert "Certified: each of the 3 unlisted paths has" in said(max_order=1)
+    stopped = said(certified=False, bound=0.5)
+    assert (
+        "Stopped early: each of the 3 unlisted paths has |value| of at most 0.5. Rows marked ? "
+        "may be outranked." in stopped
+    )
+    unknown = said(certified=False, bound=None)
+    assert "Stopped early: no bound is known for 3 unlisted paths." in unknown
+    one = said(remainder_count=1, path_count=3)
+    assert "Certified: the unlisted path has |value| of at most 0.29." in one
+    assert "2 of 5 paths were valued." in said(visited=2)
+    assert "were valued" not in said(visited=5)
     assert "DOES NOT CLOSE" in make(gap=1.0).to_text()
     assert "DOES NOT CLOSE" not in table.to_text()
 
@@ -100,7 +113,31 @@ def test_thousands_are_separated(make):
 def test_a_norm_table(norms):
     text = norms.to_text(80)
     assert "2 of 7 paths listed; squared norms sum to 1000." in text
-    assert "Certified: each unlisted path has a norm of at most 3.1." in text
+    assert "Certified: each of the 5 unlisted paths has a norm of at most 3.1." in text
+
+
+def test_rows_that_may_be_outranked_are_marked(make, table):
+    rows = (table.rows[0], replace(table.rows[1], certain=False))
+    text = make(rows=rows, certified=False, bound=0.5).to_text(80)
+    ranks = re.findall(r"^ *(\d+\??) +(?:embed|b_U)", text, re.MULTILINE)
+    assert ranks == ["1", "2?"]
+    assert "2?" not in table.to_text(80)
+
+
+def test_a_query_is_named_and_what_is_outside_is_closed(make):
+    asked = make(query="embed → *", outside=0.65, outside_count=2, remainder=1.0, remainder_count=1)
+    for ascii in (False, True):
+        text = asked.to_text(80, ascii=ascii)
+        assert re.search(r"^query +embed " + ("->" if ascii else "→"), text, re.MULTILINE) or ascii
+        assert re.search(r"^outside +0\.6500 .*2 paths not in the query", text, re.MULTILINE)
+        assert text.isascii() or not ascii
+    assert asked.sum == 2.45 + 1.0 + 0.65
+    assert asked.closing_record()["value"] == 1.65
+
+
+def test_centred_norms_say_so(norms):
+    assert "each row less its mean" in " ".join(replace(norms, centred=True).to_text(80).split())
+    assert "query" in replace(norms, query="embed > *").to_text(80)
 
 
 def test_no_rows(make):

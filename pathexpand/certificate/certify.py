@@ -1,0 +1,48 @@
+"""Make a certificate from what a search found."""
+
+from __future__ import annotations
+
+from pathexpand.api import Run, SearchedPaths
+from pathexpand.certificate.document import Certificate, config_that_matters
+from pathexpand.certificate.frontier import frontiers
+from pathexpand.certificate.held import hold, patterns_digest
+from pathexpand.certificate.suffix import grow, write_words
+from pathexpand.errors import PathExpandError
+
+
+def certify(run: Run, searched: SearchedPaths, *, source: str | None = None) -> Certificate:
+    """Certify what a run's search found; `source` is where the model can be loaded from.
+
+    By default that is the model's own name. Of the suffixes that the search expanded those are
+    kept without which the bound would not follow. Nothing is checked here: that is for
+    `check_certificate`. Raises `PathExpandError` where the search had no bound, and `LimitError`
+    where the energies of the stream would take too much memory.
+
+    >>> from pathexpand.api import load
+    >>> run = load("two-layer").run("to be or not to")
+    >>> certify(run, run.searched_paths(top=0)).expanded
+    ()
+    """
+    table = searched.table
+    if table.bound is None:
+        raise PathExpandError("certificate", wanted="a table with a bound", got="none")
+    held = hold(run, searched.target, table.position, same_patterns=True)
+    query = run.model.query(table.query)
+    expanded = searched.expanded
+    tree = grow(held, query, expanded) if expanded else {}
+    (frontier,) = frontiers(held, query, [tree], max_order=table.max_order)
+    needed = [
+        word
+        for word, left in frontier.inside.items()
+        if left.exceeds(table.bound, table.longer_bound)
+    ]
+    return Certificate(
+        source=run.model.config.model_name if source is None else source,
+        weights=run.model.checkpoint.digest(),
+        config=config_that_matters(run.model.config),
+        mask=tuple(bool(each) for each in run.dense.mask[0]),
+        target=searched.target,
+        patterns=patterns_digest(run),
+        expanded=write_words(needed),
+        table=table,
+    ).sealed()

@@ -1,0 +1,127 @@
+"""Check a certificate against a model, by another route than the search took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pathexpand.api import Model, Run
+from pathexpand.certificate.bound import check_bound
+from pathexpand.certificate.document import Certificate, config_that_matters
+from pathexpand.certificate.finding import Compared, Finding, equal, judge
+from pathexpand.certificate.held import Held, hold, patterns_digest
+from pathexpand.certificate.rows import check_rows, check_values, read_paths
+from pathexpand.certificate.sums import check_counts, check_sums
+from pathexpand.errors import PathExpandError
+from pathexpand.model.tokenizer import show_token
+from pathexpand.symbolic.query import Query
+from pathexpand.target import DifferenceTarget, DirectionTarget, LogitTarget, Target
+
+
+def check_certificate(certificate: Certificate, model: Model) -> tuple[Finding, ...]:
+    """Re-verify all that a certificate claims; every finding holds if and only if it is right.
+
+    The findings are, in order: content (the hash), model (weights and configuration), question
+    (prompt, position, target, query), rows (ranks, order, kinds, ties, shares), values, counts,
+    sums (dense value, remainder, outside, gap), remainder energy, bound, longer paths, certified.
+    Where one fails that the next ones stand on, it is the last. Raises `LimitError` where the
+    energies of the stream would take more than 4 GB.
+
+    >>> from pathexpand.api import load
+    >>> from pathexpand.certificate import certify
+    >>> run = load("two-layer").run("to be or not to")
+    >>> certificate = certify(run, run.searched_paths(top=3))
+    >>> [finding.name for finding in check_certificate(certificate, load("one-layer"))]
+    ['content', 'model']
+    """
+    findings = [_check_content(certificate), _check_model(certificate, model)]
+    if not findings[-1].holds:
+        return tuple(findings)
+    try:
+        question = _ask(certificate, model)
+    except PathExpandError as error:
+        return (*findings, Finding("question", False, 1.0, 0.0, str(error)))
+    findings.append(_check_question(certificate, question))
+    table, held, query = certificate.table, question.held, question.query
+    findings.append(check_rows(table, query))
+    paths = read_paths(table, query)
+    if paths is None:
+        return tuple(findings)
+    findings.append(check_values(table, held, paths))
+    findings.append(check_counts(table, query))
+    findings.append(check_sums(table, held, query, paths, question.run, question.target))
+    findings += check_bound(table, held, query, paths, certificate.expanded)
+    return tuple(findings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What the table is an answer to, with the run made anew."""
+
+    run: Run
+    target: Target
+    query: Query
+    held: Held
+
+
+def _check_content(certificate: Certificate) -> Finding:
+    return judge(
+        "content",
+        [equal(certificate.sha256, certificate.digest, "SHA-256 of the content")],
+        "SHA-256 of all that the certificate holds",
+    )
+
+
+def _check_model(certificate: Certificate, model: Model) -> Finding:
+    config = config_that_matters(model.config)
+    compared = [equal(model.checkpoint.digest(), certificate.weights, "SHA-256 of the weights")]
+    compared += [
+        equal(config[key], wanted, f"config {key}") for key, wanted in certificate.config.items()
+    ]
+    return judge("model", compared, f"weights {certificate.weights[:12]}… and configuration")
+
+
+def _ask(certificate: Certificate, model: Model) -> _Question:
+    table = certificate.table
+    run = model.run(certificate.tokens, mask=certificate.mask)
+    place = run.position(table.position)
+    target = _checked_target(certificate.target, model)
+    query = model.query(table.query)
+    same = patterns_digest(run) == certificate.patterns
+    return _Question(run, target, query, hold(run, target, place, same_patterns=same))
+
+
+def _checked_target(target: Target, model: Model) -> Target:
+    """Refuse tokens and directions that the model does not have."""
+    if isinstance(target, DirectionTarget):
+        if target.direction.shape != (model.config.d_model,):
+            raise PathExpandError(
+                "target direction",
+                wanted=f"{model.config.d_model} numbers",
+                got=str(target.direction.size),
+            )
+        return target
+    tokens = [target.token] if isinstance(target, LogitTarget) else [target.token, target.other]
+    for token in tokens:
+        if not 0 <= token < model.config.d_vocab_out:
+            raise PathExpandError(
+                f"target id {token}", wanted=f"an id from 0 to {model.config.d_vocab_out - 1}"
+            )
+    if isinstance(target, DifferenceTarget) and target.token == target.other:
+        raise PathExpandError("target", wanted="two different tokens", got="the same twice")
+    return target
+
+
+def _check_question(certificate: Certificate, question: _Question) -> Finding:
+    table, tokenizer = certificate.table, question.run.model.tokenizer
+    compared = [equal(table.target, question.target.describe(tokenizer), "name of the target")]
+    for place, token in enumerate(table.tokens):
+        compared.append(equal(token.position, place, f"place of token {place}"))
+        compared.append(equal(token.text, show_token(tokenizer, token.id), f"text of {token.id}"))
+    doubt = max(question.held.doubts, default=0.0)
+    known = "the same bit for bit" if doubt == 0 else f"the same up to a part of {doubt:.1e}"
+    if not np.isfinite(doubt):
+        compared.append(Compared(doubt, 0.0, "patterns that rounding leaves open"))
+    detail = f"{len(table.tokens)} tokens, position {table.position}; patterns {known}"
+    return judge("question", compared, detail)

@@ -1,0 +1,69 @@
+"""The counts and sums that close a table, checked by sums of their own and by the dense pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pathexpand.api import Run
+from pathexpand.certificate.finding import Compared, Finding, equal, judge
+from pathexpand.certificate.held import Held
+from pathexpand.certificate.suffix import grow
+from pathexpand.certificate.total import summed
+from pathexpand.certificate.value import valued
+from pathexpand.engine.rounding import gamma
+from pathexpand.symbolic import Path
+from pathexpand.symbolic.query import Query, everything
+from pathexpand.table import PathTable
+from pathexpand.target import Target
+
+
+def check_counts(table: PathTable, query: Query) -> Finding:
+    """Check how many paths there are, in the query and outside it.
+
+    >>> from pathexpand.api import load
+    >>> run = load("two-layer").run("to be or not to")
+    >>> check_counts(run.paths(top=3), run.model.query()).holds
+    True
+    """
+    every, inside = query.network.count(), query.count()
+    compared = [
+        equal(table.path_count, every, "number of paths"),
+        equal(table.remainder_count, inside - len(table), "number of paths in the remainder"),
+        equal(table.outside_count, every - inside, "number of paths outside the query"),
+    ]
+    return judge("counts", compared, f"{every:,} paths, {inside:,} in the query")
+
+
+def check_sums(
+    table: PathTable, held: Held, query: Query, paths: Sequence[Path], run: Run, target: Target
+) -> Finding:
+    """Check that listed + remainder + outside = dense, and each of them by itself.
+
+    Dense comes from the dense pass; the query's paths and the others are summed forward, the
+    listed ones are valued one by one, and the remainder must be what they leave of the query.
+    """
+    weights, stream = run.model.weights, run.dense.residual[-1][0, table.position]
+    dense = float(target.dense(weights, stream))
+    whole = summed(held, everything(held.network), {})
+    inside = summed(held, query, grow(held, query, [path.components for path in paths]))
+    outside = summed(held, query.complement(), {})
+    each = [valued(held, path) for path in paths]
+    rest = inside.value - sum(one.value for one in each)
+    listed = float(sum(row.value for row in table.rows))
+    size = sum(abs(row.value) for row in table.rows) + abs(table.remainder) + abs(table.outside)
+    adding = gamma(len(table) + 4) * (size + abs(dense))
+    dense_slack = 2 * target.rounding(weights, stream) + whole.rounding + adding
+    rest_slack = inside.rounding + sum(one.slack for one in each) + adding
+    all_slack = dense_slack + rest_slack + outside.rounding
+    gap = table.dense - (table.listed + table.remainder + table.outside)
+    compared = [
+        Compared(abs(table.dense - dense), dense_slack, "dense value"),
+        Compared(abs(inside.value + outside.value - dense), all_slack, "sum of all paths"),
+        Compared(abs(table.listed - listed), adding, "listed sum"),
+        Compared(abs(table.remainder - rest), rest_slack, "remainder"),
+        Compared(abs(table.outside - outside.value), outside.rounding + adding, "outside"),
+        equal(table.gap, gap, "gap"),
+        Compared(abs(gap), all_slack, "gap between the sum and the dense value"),
+        Compared(abs(gap), table.gap_bound, "gap under its own bound"),
+    ]
+    return judge("sums", compared, "listed + remainder + outside = dense; each by its own route")

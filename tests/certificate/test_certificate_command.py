@@ -1,0 +1,145 @@
+"""`pathexpand table --certificate` and `pathexpand check`, end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pathexpand.certificate import Certificate
+from pathexpand.cli import main
+
+
+def command(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code
+
+
+@pytest.fixture
+def file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    file = tmp_path / "paths.json"
+    assert command("table", "--top", "4", "--certificate", str(file)) == 0
+    assert capsys.readouterr().out.startswith("model")
+    return file
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Give the one line with which a command ends in status 2."""
+    assert command(*arguments) == 2
+    shown = capsys.readouterr()
+    assert not shown.out and shown.err.count("\n") == 1
+    return shown.err
+
+
+def test_what_table_writes_check_passes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("check", str(file)) == 0
+    out = capsys.readouterr().out
+    assert "All 11 checks hold." in out
+    for name in ("content", "model", "values", "sums", "bound", "certified"):
+        assert f"\n{name} " in out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--query", "embed > * > L1H2"),
+        ("--max-order", "1"),
+        ("--nodes", "1"),
+        ("--nodes", "0"),
+        ("--top", "0"),
+        ("--raw", "--target", "id:5-id:7", "--position", "2", "--tokens", "1,2,3,4"),
+    ],
+    ids=" ".join,
+)
+def test_every_kind_of_table_passes(options: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "paths.json"
+    assert command("table", "--certificate", str(file), *options) == 0
+    assert command("check", str(file)) == 0
+
+
+def test_an_edited_certificate_ends_in_1(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(file.read_text())
+    document["table"]["bound"] /= 2
+    file.write_text(json.dumps(document))
+    assert command("check", str(file)) == 1
+    out = capsys.readouterr().out
+    assert "content FAILS" in out and "bound FAILS" in out
+    file.write_text(Certificate.from_json(json.dumps(document)).sealed().to_json())
+    assert command("check", str(file)) == 1
+    out = capsys.readouterr().out
+    assert "content FAILS" not in out and "bound FAILS: paths that end in" in out
+
+
+def test_another_model_ends_in_1(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("check", str(file), "--model", "one-layer") == 1
+    assert "model FAILS: SHA-256 of the weights" in capsys.readouterr().out
+
+
+def test_a_model_that_is_gone_can_be_named(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(file.read_text())
+    document["model"]["from"] = "gone/model"
+    moved = Certificate.from_json(json.dumps(document)).sealed()
+    file.write_text(moved.to_json())
+    said = refused(capsys, "check", str(file))
+    assert "gone/model" in said and "name the model with --model" in said
+    assert command("check", str(file), "--model", "two-layer") == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"certificate": "pathexpand paths"}',
+        b'{"certificate": "pathexpand paths", "version": 2}',
+        b'{"certificate": "pathexpand paths", "version": 1}',
+        b'{"certificate": "pathexpand paths", "version": 1, "model": []}',
+        b"[" * 100_000,
+        b'{"table": "paths", "model": "two-layer"}',
+        b"NaN",
+    ],
+)
+def test_foreign_files_end_in_2(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "foreign.json"
+    file.write_bytes(content)
+    refused(capsys, "check", str(file))
+
+
+def test_every_member_is_needed_and_has_its_type(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = json.loads(file.read_text())
+    for key in whole:
+        for wrong in (None, 5, "x", [5], {"x": 5}, True):
+            file.write_text(json.dumps(whole | {key: wrong}))
+            assert command("check", str(file)) in (1, 2)
+        file.write_text(json.dumps({each: whole[each] for each in whole if each != key}))
+        assert command("check", str(file)) == 2
+    shown = capsys.readouterr()
+    assert "Traceback" not in shown.err
+
+
+def test_files_that_cannot_be_read_or_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "No such file" in refused(capsys, "check", str(tmp_path / "none.json"))
+    assert "directory" in refused(capsys, "check", str(tmp_path))
+    where = str(tmp_path / "none" / "paths.json")
+    assert "cannot write" in refused(capsys, "table", "--certificate", where)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_only_takes_no_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "table", "--weights-only", "--certificate", str(tmp_path / "x"))
+    assert "--certificate" in said and not list(tmp_path.iterdir())
