@@ -27,6 +27,14 @@ def check_bound(
     The expanded suffixes, each with its later parts, are a tree with the readout as its root. A
     path that stops in it is valued; one that leaves it does so at one head, behind which the
     energy of all prefixes bounds it. If nothing was expanded, the energy of all paths does.
+
+    >>> from pathexpand.api import load
+    >>> from pathexpand.certificate.held import hold
+    >>> run = load("two-layer").run("to be or not to")
+    >>> target, place, query = run.target(), run.position(), run.model.query()
+    >>> held = hold(run, target, place, same_patterns=True)
+    >>> [each.name for each in check_bound(run.paths(top=0), held, query, [], [])]
+    ['remainder energy', 'bound', 'longer paths', 'certified']
     """
     try:
         words = read_words(expanded, held.network)

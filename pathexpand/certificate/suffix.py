@@ -72,6 +72,14 @@ def grow(held: Held, query: Query, words: Iterable[Word]) -> dict[Word, Suffix]:
     """Work out what suffixes and all their later parts read, from the readout back.
 
     Raises `PathExpandError` for a suffix that no path of the query has.
+
+    >>> from pathexpand.api import load
+    >>> from pathexpand.certificate.held import hold
+    >>> run = load("two-layer").run("to be or not to")
+    >>> target, place, query = run.target(), run.position(), run.model.query()
+    >>> held = hold(run, target, place, same_patterns=True)
+    >>> sorted(map(len, grow(held, query, [(Head(0, 1), Head(1, 0))])))
+    [0, 1, 2]
     """
     row = np.zeros(held.positions)
     row[held.position] = 1

@@ -41,6 +41,14 @@ def check_sums(
 
     Dense comes from the dense pass; the query's paths and the others are summed forward, the
     listed ones are valued one by one, and the remainder must be what they leave of the query.
+
+    >>> from pathexpand.api import load
+    >>> from pathexpand.certificate.held import hold
+    >>> run = load("two-layer").run("to be or not to")
+    >>> target, place, query = run.target(), run.position(), run.model.query()
+    >>> held = hold(run, target, place, same_patterns=True)
+    >>> check_sums(run.paths(top=0), held, query, [], run, target).holds
+    True
     """
     weights, stream = run.model.weights, run.dense.residual[-1][0, table.position]
     dense = float(target.dense(weights, stream))

@@ -156,5 +156,5 @@ def read_budget(nodes: int | None, seconds: float | None, memory: float | None) 
         return None
     from pathexpand.engine.search import Budget
 
-    size = None if memory is None else int(memory * 1e9)
+    size = None if memory is None else memory * 1e9
     return Budget(nodes=nodes, seconds=seconds, memory=size)

@@ -69,7 +69,7 @@ class Energies:
         count, d_head, positions, _ = kernel.shape
         row, row_peak = over_peak(rows)
         unit, peak = over_peak(inner)
-        length = np.sqrt((unit**2).sum(axis=2, keepdims=True))  # (head, suffix, 1)
+        length = np.sqrt(np.einsum("hsb,hsb->hs", unit, unit))[:, :, None]  # (head, suffix, 1)
         low = (unit / np.where(length == 0, 1, length)).astype(np.float32)
         half = low @ kernel.reshape(count, d_head, -1)  # (head, suffix, position * d_head)
         half = half.reshape(count, -1, positions, d_head)
@@ -79,9 +79,10 @@ class Energies:
         forms += gamma(2 * d_head + 8, UNIT32) * size + d_head**2 * _FLOOR32 * (size > 0)
         scale = np.sqrt(self.scales[layer][state][heads])[:, None]  # (head, 1)
         if self.named:
-            energy = (row**2 * forms).sum(axis=2)
+            energy = np.einsum("hst,hst->hs", row**2, forms)
         else:
-            energy = abs(row).sum(axis=2) * (abs(row) * forms).sum(axis=2)
+            row = abs(row)
+            energy = row.sum(axis=2) * np.einsum("hst,hst->hs", row, forms)
         energy = np.where(length[:, :, 0] == 0, 0.0, energy)  # (head, suffix)
         out = np.sqrt(energy) * (length * peak)[:, :, 0] * scale * row_peak[:, :, 0]
         out = np.maximum(out * (1 + 1e-9), TINY * (energy > 0))
@@ -212,7 +213,7 @@ def _weights(patterns: Array, *, named: bool) -> Array:
     """Give what carries K through the patterns (head, query, key)."""
     size = abs(patterns)
     out: Array = size**2 if named else size * size.sum(axis=2, keepdims=True)
-    return np.maximum(out, TINY * (size > 0))
+    return np.asarray(np.maximum(out, TINY * (size > 0)))
 
 
 def _mix(weights: Array, kernel: Array, size: Array) -> Grown:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Literal, Protocol
@@ -95,21 +95,27 @@ class Prompts:
         self.kept: dict[int, Prepared] = {}
         self.count: int | None = None
 
-    def __iter__(self) -> Iterator[Prepared]:
-        """Yield every prompt, prepared."""
+    def prepared(self, depth: int) -> Iterator[Prepared]:
+        """Yield every prompt, with the energies of the first `depth` layers' heads at least.
+
+        Most of the work is in the last layers, and few suffixes can still go on with their heads.
+        """
         number = 0
         for number, reading in enumerate(self.readings, start=1):
-            yield self.kept.get(number) or self._prepare(number, reading)
+            yield self.kept.get(number) or self._prepare(number, reading, depth)
         if not number or number != (self.count or number):
             wanted = "at least one" if self.count is None else f"{self.count} as before"
             raise PathExpandError("prompts", wanted=wanted, got=str(number))
         self.count = number
 
-    def _prepare(self, number: int, reading: Reading) -> Prepared:
+    def _prepare(self, number: int, reading: Reading, depth: int) -> Prepared:
         readout = reading.readout
         near = reading.frozen.until(readout.position)
-        prepared = Prepared(near, readout, energies(near, self.query))
-        if prepared.bytes <= self.room:
+        prepared = Prepared(
+            near, readout, energies(replace(near, layers=near.layers[:depth]), self.query)
+        )
+        # What is kept must serve every later round.
+        if depth >= len(near.layers) and prepared.bytes <= self.room:
             self.room -= prepared.bytes
             self.kept[number] = prepared
         return prepared
@@ -397,7 +403,7 @@ def _size(state: Hunt, limits: Budget) -> int:
 
 def _complete(done: Round, prompts: Prompts, end: float) -> bool:
     """Add every prompt to a round; give up, and say so, when the time is over."""
-    for prompt in prompts:
+    for prompt in prompts.prepared(max(stub.boundary for stub in done.batch)):
         if time.monotonic() >= end:
             return False
         done.add(prompt)

@@ -297,6 +297,9 @@ class _Walk:
         self.draws = draws
         self.squares = [squares(layer) for layer in frozen.layers]
         self.kernels = kernels(frozen, query, self.squares)
+        self.sizes = [
+            [np.sqrt((kernel**2).sum(axis=(1, 3))) for kernel in states] for states in self.kernels
+        ]  # of K, for each layer and state: (head, position)
         self.waiting: dict[int, list[_Group]] = defaultdict(list)
         self.ends: list[tuple[int, NamedPath, float, float]] = []
 
@@ -346,21 +349,29 @@ class _Walk:
         return _Choice(amounts**2, source=source.label, amounts=amounts)
 
     def _heads(self, group: _Group, index: int, reach: float) -> list[_Choice]:
+        """List the heads of a layer as ways on, in their order."""
         layer = self.frozen.layers[index]
-        inner = layer.W_O @ group.vector  # (head, d_head)
-        found = []
-        for number, head in enumerate(layer.heads):
-            state = self.query.step(group.state, head)
-            if state is None:
-                continue
-            kernel = self.kernels[index][state][number]  # (d_head, position, d_head)
-            half = np.tensordot(inner[number], kernel, 1)  # (position, d_head)
-            forms = np.maximum(half @ inner[number], 0.0)  # (position,)
-            size = np.sqrt((kernel**2).sum(axis=(0, 2)))  # (position,)
-            forms += reach * size * float(inner[number] @ inner[number])
-            energies = self.squares[index][number] @ forms  # (query,)
-            found.append(_Choice(energies, head=head, state=state, forms=forms))
-        return found
+        after = [self.query.step(group.state, head) for head in layer.heads]
+        found: dict[int, _Choice] = {}
+        for state in sorted({each for each in after if each is not None}):
+            some = [n for n, each in enumerate(after) if each == state]
+            inner = layer.W_O[some] @ group.vector  # (head, d_head)
+            forms = self._forms(index, state, some, inner, reach)  # (head, key)
+            energies = (self.squares[index][some] @ forms[:, :, None])[:, :, 0]  # (head, query)
+            for n, form, energy in zip(some, forms, energies, strict=True):
+                found[n] = _Choice(energy, head=layer.heads[n], state=state, forms=form)
+        return [found[n] for n in sorted(found)]
+
+    def _forms(self, index: int, state: int, some: list[int], inner: Array, reach: float) -> Array:
+        """Give what each key has to offer through each head: (head, key)."""
+        kernel = self.kernels[index][state]  # (head, d_head, position, d_head)
+        kernel = kernel if len(some) == len(kernel) else kernel[some]
+        heads, d_head, positions, _ = kernel.shape
+        half = inner[:, None] @ kernel.reshape(heads, d_head, -1)  # (head, 1, position * d_head)
+        forms = (half.reshape(heads, positions, d_head) @ inner[:, :, None])[:, :, 0]
+        lengths = (inner**2).sum(axis=1, keepdims=True)  # (head, 1)
+        out: Array = np.maximum(forms, 0.0) + reach * self.sizes[index][state][some] * lengths
+        return out
 
     def _part(self, group: _Group, choices: list[_Choice]) -> None:
         """Let each draw of a group choose its way on."""

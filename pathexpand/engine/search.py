@@ -31,7 +31,7 @@ class Budget:
 
     nodes: int | None = None
     seconds: float | None = None
-    memory: int | None = None
+    memory: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse a limit below 0, or one that is no number."""

@@ -107,7 +107,8 @@ def test_budgets(call, save):
         text = call(*chosen, *stop).out
         assert "Stopped early" in text
         assert max(map(len, text.splitlines())) <= 80
-    assert table("--nodes", "100000", "--seconds", "60", "--memory", "1") == whole
+    assert table("--nodes", "100000", "--seconds", "600", "--memory", "1") == whole
+    assert table("--seconds", "inf", "--memory", "inf") == whole
     assert table("--nodes", "3").visited < whole.path_count
     norms = call("table", "--model", save(), "--weights-only", "--nodes", "0").out
     assert "Stopped early" in norms
@@ -156,7 +157,6 @@ def test_the_query_language_is_explained(call):
     done = call("query")
     assert (done.code, done.err) == (0, "")
     assert done.out == QUERY_LANGUAGE.rstrip() + "\n"
-    assert max(map(len, done.out.splitlines())) <= 80
 
 
 def test_prompt_files_and_standard_input(call, tmp_path, spawn):
@@ -330,8 +330,7 @@ def test_program(call):
 
 @pytest.mark.parametrize(
     "command",
-    [[], *([name] for name in "table total expand count verify models query".split())],
-    ids=str,
+    [[], ["table"], ["total"], ["expand"], ["count"], ["verify"], ["models"], ["query"]],
 )
 def test_help_is_ascii_and_narrow(call, command):
     done = call(*command, "--help")

@@ -42,7 +42,6 @@ import pytest
         (["--seconds", "nan"], "seconds"),
         (["--memory", "-0.5"], "memory"),
         (["--memory", "nan"], "memory"),
-        (["--memory", "inf"], "memory"),
         (["--query", ""], "query"),
         (["--query", "embed > L9H0"], "column 9 of query 'embed > L9H0'"),
         (["--query", "embed > "], "column 8 of query"),

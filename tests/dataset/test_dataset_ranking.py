@@ -240,13 +240,14 @@ def test_the_cache_keeps_within_its_bytes():
         return Reading
 
     whole = engine.Prompts([reading(text) for text in Made(20)], asked, cache=10**9)
-    every = [prepared.bytes for prepared in whole]
+    every = [prepared.bytes for prepared in whole.prepared(2)]
     assert len(whole.kept) == 20
     some = engine.Prompts(whole.readings, asked, cache=sum(every[:5]))
-    list(some)
+    list(some.prepared(2))
     assert 0 < len(some.kept) < 20
     assert sum(each.bytes for each in some.kept.values()) <= sum(every[:5])
-    assert [a is b for a, b in zip(some, some, strict=True)].count(True) == len(some.kept)
+    pairs = zip(some.prepared(2), some.prepared(1), strict=True)
+    assert [one is other for one, other in pairs].count(True) == len(some.kept)
 
 
 @pytest.mark.parametrize("name", ["prompts", "targets", "masks"])

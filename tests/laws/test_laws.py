@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pathexpand import laws
 from pathexpand.api import Model, Run, load
+from pathexpand.engine.search import Budget
 from pathexpand.errors import ModelError
 from pathexpand.laws import gauge, reference, result, strategies
 from pathexpand.symbolic import Network, Path, count, expand
@@ -40,6 +41,9 @@ def test_laws_of_a_target(data: st.DataObject) -> None:
     table = {"position": position, "top": top, "max_order": most}
     laws.check_table_closure(run, target, **table).require()
     laws.check_top_paths(run, target, **table).require()
+    query = data.draw(st.sampled_from([None, "embed > *", "not embed > +", "!embed > *", "not *"]))
+    budget = data.draw(st.sampled_from([None, Budget(nodes=0), Budget(nodes=2)]))
+    laws.check_top_paths(run, target, query=query, budget=budget, **table).require()
     laws.check_remainder(run, target, position=position, top=top).require()
     laws.check_totals(run, target, position=position).require()
 
@@ -56,6 +60,7 @@ def test_laws_of_the_weights(data: st.DataObject) -> None:
     laws.check_path_matrices(model).require()
     laws.check_path_logits(run).require()
     laws.check_norm_ranking(model, top=5).require()
+    laws.check_norm_ranking(model, top=3, query="embed > *", centred=bool(seed % 2)).require()
     laws.check_layer_sums(run).require()
     laws.check_patterns(run).require()
 

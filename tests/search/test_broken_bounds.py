@@ -169,7 +169,7 @@ SLIPS = (
     # energies
     Slip("ρ dropped", energy, "_weights", "size * size.sum(axis=2, keepdims=True)", "size", *BOUND),
     Slip("A² with summed positions", energy, "_weights", "if named", "if True", *BOUND),
-    Slip("‖a‖₁ dropped", energy, "Energies.bound", "abs(row).sum(axis=2) * ", "", *BOUND),
+    Slip("‖a‖₁ dropped", energy, "Energies.bound", "row.sum(axis=2) * ", "", *BOUND),
     Slip("a² with summed positions", energy, "Energies.bound", "if self.named", "if True", *BOUND),
     Slip(
         "a source forgotten",

@@ -24,7 +24,7 @@ from pathexpand.symbolic.query import everything, parse_query
 from tests.search.problems import Problem, Truth, faults, problem_of, random_problem, truths
 from tests.symbolic.test_query import Case, cases
 
-PARTS = 10
+PARTS = 8
 relaxed = settings(
     max_examples=150,
     deadline=None,
