@@ -20,6 +20,8 @@ _PUBLIC = {
     "Budget": "pathexpand.engine.search",
     "Checkpoint": "pathexpand.model.checkpoint",
     "Config": "pathexpand.model.config",
+    "Certificate": "pathexpand.certificate",
+    "DatasetTable": "pathexpand.table",
     "Expansion": "pathexpand.symbolic",
     "Factored": "pathexpand.lowrank",
     "Head": "pathexpand.symbolic",
@@ -31,7 +33,11 @@ _PUBLIC = {
     "PathTable": "pathexpand.table",
     "Query": "pathexpand.symbolic.query",
     "Run": "pathexpand.api",
+    "Sample": "pathexpand.engine.sampling",
     "Term": "pathexpand.symbolic",
+    "TotalsTable": "pathexpand.table",
+    "certify": "pathexpand.certificate",
+    "check_certificate": "pathexpand.certificate",
     "count": "pathexpand.symbolic",
     "equation": "pathexpand.symbolic",
     "expand": "pathexpand.symbolic",
@@ -42,8 +48,10 @@ _PUBLIC = {
 }
 __all__ = [
     "Budget",
+    "Certificate",
     "Checkpoint",
     "Config",
+    "DatasetTable",
     "Expansion",
     "Factored",
     "Head",
@@ -55,7 +63,11 @@ __all__ = [
     "PathTable",
     "Query",
     "Run",
+    "Sample",
     "Term",
+    "TotalsTable",
+    "certify",
+    "check_certificate",
     "count",
     "equation",
     "expand",
@@ -67,6 +79,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pathexpand.api import Model, Run, from_state_dict, load
+    from pathexpand.certificate import Certificate, certify, check_certificate
+    from pathexpand.engine.sampling import Sample
     from pathexpand.engine.search import Budget
     from pathexpand.errors import PathExpandError
     from pathexpand.laws import verify_run
@@ -85,7 +99,7 @@ if TYPE_CHECKING:
         iterate,
     )
     from pathexpand.symbolic.query import Query
-    from pathexpand.table import NormTable, PathTable
+    from pathexpand.table import DatasetTable, NormTable, PathTable, TotalsTable
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,8 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,12 @@ def last_step(command: str) -> list[str]:
     return [str(Path(sys.executable).parent / name), *words[1:]]
 
 
+@cache
+def folder() -> str:
+    """Give the directory that the commands run in, one after the other."""
+    return tempfile.mkdtemp(prefix="readme-")
+
+
 def printed(command: str) -> str:
     done = subprocess.run(
         last_step(command),
@@ -47,7 +55,7 @@ def printed(command: str) -> str:
         text=True,
         encoding="utf-8",
         check=True,
-        cwd=ROOT,
+        cwd=folder(),
         env=os.environ | {"PYTHONIOENCODING": "utf-8", "COLUMNS": "80"},
     )
     return done.stdout

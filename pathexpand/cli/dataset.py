@@ -12,7 +12,7 @@ import click
 
 from pathexpand.cli.output import complain
 from pathexpand.cli.progress import watched
-from pathexpand.cli.prompt import DEFAULT_MODEL, _checked, queried
+from pathexpand.cli.prompt import DEFAULT_MODEL, checked_text, queried
 from pathexpand.cli.table import read_budget, write, written
 from pathexpand.errors import FileError, PathExpandError, PromptError
 
@@ -53,7 +53,7 @@ _JSON_LINES = (".jsonl", ".ndjson")
 @click.option(
     "--target",
     metavar="TOKEN",
-    callback=_checked,
+    callback=checked_text,
     help="A token's text or id, or A-B for the difference of two logits. Default: each prompt's "
     "most likely next token.",
 )

@@ -34,7 +34,7 @@ def queried(command: Command) -> Command:
     return click.option(
         "--query",
         metavar="QUERY",
-        callback=_checked,
+        callback=checked_text,
         help='Only paths such as "embed > * > L1H2"; "pathexpand query" explains the language.',
     )(command)
 
@@ -84,7 +84,7 @@ def _read_text(file: str) -> str:
         raise FileError(f"{file}", wanted="text in UTF-8", got=str(error)) from None
 
 
-def _checked(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+def checked_text(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
     """Refuse bytes that are no UTF-8; the operating system hands them over as lone surrogates."""
     if text is not None and not text.isascii():
         try:
@@ -110,7 +110,7 @@ _OPTIONS: list[Callable[[Command], Command]] = [
     click.option(
         "--prompt",
         metavar="TEXT",
-        callback=_checked,
+        callback=checked_text,
         help="The text the model reads, taken as typed. Without one an embedded model reads "
         "an example.",
     ),
@@ -134,7 +134,7 @@ _OPTIONS: list[Callable[[Command], Command]] = [
     click.option(
         "--target",
         metavar="TOKEN",
-        callback=_checked,
+        callback=checked_text,
         help="A token's text or id, or A-B for the difference of two logits. Default: the "
         "most likely next token.",
     ),

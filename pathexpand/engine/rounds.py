@@ -17,16 +17,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.engine.best import Best
 from pathexpand.engine.energy import Energies, energies
 from pathexpand.engine.rounding import gamma
-from pathexpand.engine.search import Budget, Found, Progress
+from pathexpand.engine.search import Budget, Found, Hunt, Progress
 from pathexpand.engine.value import Readout, empty_suffix
 from pathexpand.errors import PathExpandError
 from pathexpand.frozen import FrozenSum
@@ -239,19 +237,16 @@ class _Tree:
         return rows[self.wanted], vectors[self.wanted]
 
 
-class Hunt:
+class DatasetHunt(Hunt):
     """The state of a search over prompts: suffixes waiting, and the best paths so far."""
 
     def __init__(
         self, network: Network, query: Query, *, by: By, top: int, max_order: int | None
     ) -> None:
         """Start with the empty suffix."""
-        self.network, self.query, self.by, self.top = network, query, by, top
-        self.max_order = network.depth if max_order is None else max_order
-        self.best = Best(top)
+        super().__init__(query, top, network.depth if max_order is None else max_order)
+        self.network, self.by, self.left = network, by, np.inf
         self.heap: list[tuple[float, int, Stub]] = []
-        self.longer_bound, self.dropped, self.left = 0.0, 0.0, np.inf
-        self.expanded: list[Word] = []
         self.rounds, self._number = 0, 0
         self._push(Stub((), query.start, network.depth, np.inf))
 
@@ -318,29 +313,7 @@ class Hunt:
 
     def found(self, size: Callable[[Path], float]) -> Found:
         """Settle the best paths by their sizes."""
-        settled = self.best.settle(size)
-        listed, rest = settled[: self.top], settled[self.top :]
-        paths = [path for _, path in listed]
-        certified = self.left <= self.best.cut
-        longer = self.max_order + 1 < len(self.query.count_by_order())
-        if certified and len(paths) < self.top:
-            paths = self._filled([path for found, path in listed if found > 0])
-        return Found(
-            paths=tuple(paths),
-            bound=max(self.left, self.dropped, rest[0][0] if rest else 0.0),
-            # What was not expanded may go on with any number of heads.
-            longer_bound=max(self.longer_bound, self.left, self.dropped) if longer else 0.0,
-            certified=certified,
-            visited=self.best.visited,
-            expanded=tuple(self.expanded),
-        )
-
-    def _filled(self, paths: list[Path]) -> list[Path]:
-        """Fill free places with paths of size 0, which the search had no reason to visit."""
-        known = set(paths)
-        every = self.query.paths(max_order=self.max_order)
-        zeros = (path for path in every if path not in known)
-        return [*paths, *islice(zeros, self.top - len(paths))]
+        return self.settle(self.left, size)
 
 
 def hunt(
@@ -354,14 +327,17 @@ def hunt(
     budget: Budget | None = None,
     rounds: int | None = None,
     report: Callable[[Progress], None] | None = None,
-) -> Hunt:
+) -> DatasetHunt:
     """Search round by round until no suffix that waits can hold a path to be listed.
 
     When the budget is spent, or at Ctrl-C, the round that has begun is given up, and what the
     rounds before it found stays valid. Only the first round must be done in any case, as there is
     no bound without it.
     """
-    state, limits = Hunt(network, query, by=by, top=top, max_order=max_order), budget or Budget()
+    state, limits = (
+        DatasetHunt(network, query, by=by, top=top, max_order=max_order),
+        budget or Budget(),
+    )
     start = time.monotonic()
     end = np.inf if limits.seconds is None else start + limits.seconds
 
@@ -388,7 +364,7 @@ def hunt(
     return state
 
 
-def _size(state: Hunt, limits: Budget) -> int:
+def _size(state: DatasetHunt, limits: Budget) -> int:
     """Say how many suffixes the next round may have; 0 when the budget is spent.
 
     A round has at most as many suffixes as were expanded before it: what is expanded in vain,

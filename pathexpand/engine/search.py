@@ -137,21 +137,59 @@ def search(
     return hunt.found(left)
 
 
-class _Hunt:
+class Hunt:
+    """What every search for the largest paths of a query keeps, and how it ends.
+
+    `dropped` bounds the continuations that were given up, `longer_bound` those that were too long
+    to be taken up.
+    """
+
+    def __init__(self, query: Query, top: int, max_order: int) -> None:
+        """Start with nothing found."""
+        self.query, self.top, self.max_order = query, top, max_order
+        self.best = Best(top)
+        self.longer_bound, self.dropped = 0.0, 0.0
+        self.expanded: list[Word] = []
+
+    def settle(self, left: float, size: Callable[[Path], float]) -> Found:
+        """Rank the best paths by their own sizes; `left` bounds what still waits."""
+        settled = self.best.settle(size)
+        listed, rest = settled[: self.top], settled[self.top :]
+        paths = [path for _, path in listed]
+        certified = left <= self.best.cut
+        longer = self.max_order + 1 < len(self.query.count_by_order())
+        if certified and self.best.cut == 0:
+            paths = self._filled([path for found, path in listed if found > 0])
+        return Found(
+            paths=tuple(paths),
+            bound=max(left, self.dropped, rest[0][0] if rest else 0.0),
+            # What was not expanded may go on with any number of heads.
+            longer_bound=max(self.longer_bound, left, self.dropped) if longer else 0.0,
+            certified=certified,
+            visited=self.best.visited,
+            expanded=tuple(self.expanded),
+        )
+
+    def _filled(self, paths: list[Path]) -> list[Path]:
+        """Fill free places with paths of size 0, which the search had no reason to visit."""
+        known = set(paths)
+        every = self.query.paths(max_order=self.max_order)
+        zeros = (path for path in every if path not in known)
+        return [*paths, *islice(zeros, self.top - len(paths))]
+
+
+class _Hunt(Hunt):
     """The state of a search: suffixes waiting, largest bound first, and the best paths so far."""
 
     def __init__(self, tree: Tree, query: Query, top: int, max_order: int | None) -> None:
-        self.tree, self.query, self.top = tree, query, top
-        self.best = Best(top)
         depth = len(tree.network.layers)
-        self.max_order = depth if max_order is None else max_order
-        self.longer_bound, self.dropped = 0.0, 0.0
-        self.expanded: list[Word] = []
+        super().__init__(query, top, depth if max_order is None else max_order)
+        self.tree = tree
         self.held = 0
         # A number behind the bound makes the order of equals certain and nodes never compared.
         self.heap: list[tuple[float, int, Node, Head | None]] = []
         self._number = 0
-        every = math.hypot(*_rest(tree, query, ()))
+        every = root_bound(tree, query)
         self._push(every, Node((), query.start, depth, every, tree.root()), None)
         for source in tree.network.sources:
             if source.boundary is None and source.label in query.stops(query.start):
@@ -227,29 +265,7 @@ class _Hunt:
 
     def found(self, left: float) -> Found:
         """Settle the best paths, each valued by itself."""
-        settled = self.best.settle(self.tree.size)
-        listed, rest = settled[: self.top], settled[self.top :]
-        paths = [path for _, path in listed]
-        certified = left <= self.best.cut
-        longer = self.max_order + 1 < len(self.query.count_by_order())
-        if certified and self.best.cut == 0:
-            paths = self._filled([path for size, path in listed if size > 0])
-        return Found(
-            paths=tuple(paths),
-            bound=max(left, self.dropped, rest[0][0] if rest else 0.0),
-            # What was not expanded may go on with any number of heads.
-            longer_bound=max(self.longer_bound, left, self.dropped) if longer else 0.0,
-            certified=certified,
-            visited=self.best.visited,
-            expanded=tuple(self.expanded),
-        )
-
-    def _filled(self, paths: list[Path]) -> list[Path]:
-        """Fill free places with paths of value 0, which the search had no reason to visit."""
-        known = set(paths)
-        every = self.query.paths(max_order=self.max_order)
-        zeros = (path for path in every if path not in known)
-        return [*paths, *islice(zeros, self.top - len(paths))]
+        return self.settle(left, self.tree.size)
 
 
 @np.errstate(over="ignore", under="ignore")
@@ -261,6 +277,11 @@ def rest_energy(tree: Tree, query: Query, paths: Iterable[Path]) -> float:
     """
     rest = np.array(_rest(tree, query, paths))
     return float((rest**2).sum() + TINY * rest.any())
+
+
+def root_bound(tree: Tree, query: Query) -> float:
+    """Bound the size of every path of a query."""
+    return math.hypot(*_rest(tree, query, ()))
 
 
 def _rest(tree: Tree, query: Query, paths: Iterable[Path]) -> list[float]:

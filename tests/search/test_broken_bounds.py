@@ -324,7 +324,7 @@ SLIPS = (
     Slip(
         "the root's bound forgotten",
         search,
-        "_Hunt.__init__",
+        "root_bound",
         "math.hypot(*_rest(tree, query, ()))",
         "0.0",
         *RANKING,
@@ -332,7 +332,7 @@ SLIPS = (
     Slip(
         "the root's bound too small",
         search,
-        "_Hunt.__init__",
+        "root_bound",
         "math.hypot(*_rest(tree, query, ()))",
         "math.hypot(*_rest(tree, query, ())) / 2",
         *BOUND,
@@ -398,7 +398,7 @@ SLIPS = (
     Slip(
         "certified though stopped",
         search,
-        "_Hunt.found",
+        "Hunt.settle",
         "certified = left <= self.best.cut",
         "certified = True",
         "stopped",
@@ -407,7 +407,7 @@ SLIPS = (
     Slip(
         "what is left forgotten",
         search,
-        "_Hunt.found",
+        "Hunt.settle",
         "bound=max(left, self",
         "bound=max(self",
         *BOUND,
@@ -415,7 +415,7 @@ SLIPS = (
     Slip(
         "what was dropped forgotten",
         search,
-        "_Hunt.found",
+        "Hunt.settle",
         "bound=max(left, self.dropped,",
         "bound=max(left, 0.0,",
         "whole",
@@ -424,7 +424,7 @@ SLIPS = (
     Slip(
         "the first unlisted forgotten",
         search,
-        "_Hunt.found",
+        "Hunt.settle",
         "rest[0][0] if rest else 0.0",
         "0.0",
         "whole",
@@ -433,7 +433,7 @@ SLIPS = (
     Slip(
         "longer paths of what is left forgotten",
         search,
-        "_Hunt.found",
+        "Hunt.settle",
         "max(self.longer_bound, left, self.dropped)",
         "self.longer_bound",
         "stopped",
@@ -468,7 +468,7 @@ SLIPS = (
     Slip(
         "zeros left out",
         search,
-        "_Hunt._filled",
+        "Hunt._filled",
         "islice(zeros, self.top - len(paths))",
         "islice(zeros, 0)",
         *RANKING,
@@ -476,7 +476,7 @@ SLIPS = (
     Slip(
         "zeros as they come",
         search,
-        "_Hunt.found",
+        "Hunt.settle",
         "self.best.cut == 0",
         "len(paths) < self.top",
         *RANKING,

@@ -1,0 +1,62 @@
+"""What people give, as the engine takes it, and what cannot be shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pathexpand.errors import ModelError, PathExpandError
+from pathexpand.symbolic import Path
+
+Mask = Sequence[bool] | Sequence[int] | npt.NDArray[Any]
+
+
+def overflow(place: str) -> ModelError:
+    """Give the error for numbers that left the range of float64."""
+    return ModelError(
+        "run",
+        wanted="finite numbers",
+        got=f"overflow in {place}",
+        remedy="the weights are too large for float64",
+    )
+
+
+def as_mask(mask: Mask | None) -> npt.NDArray[np.bool_] | None:
+    """Give a mask as an array."""
+    return None if mask is None else np.asarray(mask)
+
+
+def as_path(path: Path | str) -> Path:
+    """Give a path, read from its text if need be.
+
+    >>> as_path("embed > L0H1").order
+    1
+    """
+    return path if isinstance(path, Path) else Path.parse(path)
+
+
+def finite(number: float) -> float | None:
+    """Give a bound, or None where it overflowed: then it says nothing."""
+    return float(number) if math.isfinite(number) else None
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """Give a share, or None of nothing.
+
+    >>> ratio(1.0, 4.0), ratio(1.0, 0.0)
+    (0.25, None)
+    """
+    return part / whole if whole else None
+
+
+def check_counts(
+    top: int, max_order: int | None, *, names: tuple[str, str] = ("top", "max_order")
+) -> None:
+    """Refuse numbers of rows or heads that are not whole or below 0."""
+    for name, value in zip(names, (top, max_order), strict=True):
+        if value is not None and (type(value) is not int or value < 0):
+            raise PathExpandError(name, wanted="a whole number of at least 0", got=repr(value))

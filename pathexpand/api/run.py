@@ -1,0 +1,447 @@
+"""One prompt run through a model, and the tables of its paths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pathexpand.api.given import as_path, check_counts, finite, overflow, ratio
+from pathexpand.engine.ranking import Ranking, rank
+from pathexpand.engine.rounding import constants_rounding, gamma, stream_rounding
+from pathexpand.engine.sampling import Sample, sample_paths
+from pathexpand.engine.search import Budget, Progress
+from pathexpand.engine.total import Totals, functionals, head_totals, pair_totals, totals
+from pathexpand.engine.value import Readout, path_stream, path_value_by_token
+from pathexpand.errors import PathExpandError, PromptError
+from pathexpand.frozen import FrozenSum, freeze
+from pathexpand.model.forward import Forward, logits
+from pathexpand.model.tokenizer import show_token
+from pathexpand.symbolic import Head, Path
+from pathexpand.symbolic.query import Query
+from pathexpand.table import (
+    PathRow,
+    PathTable,
+    SourceToken,
+    TotalsRow,
+    TotalsTable,
+)
+from pathexpand.target import LogitTarget, Target, TargetLike, read_target
+
+if TYPE_CHECKING:
+    from pathexpand.api.model import Model
+
+Array = npt.NDArray[Any]
+TOTALS = ("order", "source", "token", "head", "pair")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedPaths:
+    """A table of ranked paths, the target it is about, and the suffixes that the search expanded.
+
+    Each suffix is given by its heads from early to late; the empty one stands for the readout.
+    """
+
+    table: PathTable
+    target: Target
+    expanded: tuple[tuple[Head, ...], ...]
+
+
+class Run:
+    """One prompt run through a model, with its attention patterns then held fixed.
+
+    Positions count from 0, or from the end if negative; where none is given, the last real token
+    is meant. Where no target is given, the model's most likely next token there is meant.
+    """
+
+    def __init__(self, model: Model, dense: Forward) -> None:
+        """Keep a model and one row of its dense forward pass."""
+        self.model = model
+        self.dense = dense
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int64]:
+        """The token ids, (position,)."""
+        tokens: npt.NDArray[np.int64] = self.dense.tokens[0]
+        return tokens
+
+    @property
+    def patterns(self) -> tuple[Array, ...]:
+        """The attention patterns, one array (head, query, key) a layer."""
+        return tuple(pattern[0] for pattern in self.dense.patterns)
+
+    @cached_property
+    def frozen(self) -> FrozenSum:
+        """The run as a sum of paths."""
+        return freeze(self.model.weights, self.model.config, self.dense)
+
+    def logits(self, position: int | None = None) -> Array:
+        """Give the dense logits at a position: (d_vocab_out,)."""
+        stream = self.dense.residual[-1][0, self.position(position)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = logits(self.model.weights, stream)
+        if out.dtype != object and not np.isfinite(out).all():
+            raise overflow("the logits")
+        return out
+
+    def position(self, given: int | None = None) -> int:
+        """Give a position as counted from 0; raises `PromptError` if it is not one to read at."""
+        mask = self.dense.mask[0]
+        if given is None:
+            return int(np.flatnonzero(mask)[-1])
+        if isinstance(given, bool) or not isinstance(given, int | np.integer):
+            raise PromptError("position", wanted="a whole number", got=repr(given))
+        if not -mask.size <= given < mask.size:
+            raise PromptError(
+                f"position {given}", wanted=f"{-mask.size} to {mask.size - 1} for this prompt"
+            )
+        place: int = int(given) % int(mask.size)
+        if not mask[place]:
+            raise PromptError(f"position {given}", wanted="a real token", got="padding")
+        return place
+
+    def target(
+        self,
+        target: TargetLike | Target | None = None,
+        *,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> Target:
+        """Understand a target; with none given, take the most likely next token.
+
+        A token's text or id; a pair or text "A-B" for a difference of two logits; an array
+        (d_model,) for any direction. `centred` takes the vocabulary mean off a single logit.
+        """
+        if target is None:
+            return LogitTarget(int(np.argmax(self.logits(position))), centred)
+        return read_target(self.model.checkpoint, target, centred=centred)
+
+    def paths(
+        self,
+        target: TargetLike | Target | None = None,
+        *,
+        position: int | None = None,
+        top: int = 10,
+        query: str | Query | None = None,
+        max_order: int | None = None,
+        centred: bool = True,
+        budget: Budget | None = None,
+        report: Callable[[Progress], None] | None = None,
+    ) -> PathTable:
+        """Rank the paths to a target by |value|, and close the sum.
+
+        The search ends when no path that is left can be larger than those listed: the table is
+        then certified, however many paths there are. A `budget`, or Ctrl-C, ends it sooner with
+        a bound on what was not visited. `query` asks for some paths, `max_order` leaves those of
+        more heads unranked (they stay in the remainder). `report` hears how the search stands.
+
+        >>> from pathexpand.api import load
+        >>> table = load("two-layer").run("to be or not to").paths(top=3)
+        >>> len(table), table.path_count, abs(table.gap) <= table.gap_bound
+        (3, 25, True)
+        """
+        return self.searched_paths(
+            target,
+            position=position,
+            top=top,
+            query=query,
+            max_order=max_order,
+            centred=centred,
+            budget=budget,
+            report=report,
+        ).table
+
+    def searched_paths(
+        self,
+        target: TargetLike | Target | None = None,
+        *,
+        position: int | None = None,
+        top: int = 10,
+        query: str | Query | None = None,
+        max_order: int | None = None,
+        centred: bool = True,
+        budget: Budget | None = None,
+        report: Callable[[Progress], None] | None = None,
+    ) -> SearchedPaths:
+        """Rank the paths as `paths` does, and keep what a certificate is made of.
+
+        >>> from pathexpand.api import load
+        >>> run = load("two-layer").run("to be or not to")
+        >>> run.searched_paths(top=3).target == run.target()
+        True
+        """
+        check_counts(top, max_order)
+        place = self.position(position)
+        what = self.target(target, position=place, centred=centred)
+        readout = what.readout(self.model.weights, place)
+        streams = tuple(stream[0] for stream in self.dense.residual)
+        with np.errstate(over="ignore", invalid="ignore"):
+            dense = float(what.dense(self.model.weights, streams[-1][place]))
+        if not math.isfinite(dense):
+            raise overflow("the logits")
+        asked = self.model.query(query)
+        found = rank(
+            self.frozen,
+            readout,
+            asked,
+            top=top,
+            streams=streams,
+            max_order=max_order,
+            budget=budget,
+            report=report,
+        )
+        size = sum(abs(row.value) for row in found.rows) + abs(found.outside) + abs(dense)
+        rounding = found.rounding + gamma(len(found.rows) + 2) * size
+        rounding += self.dense_rounding(what, readout)
+        table = PathTable(
+            model=self.model.config.model_name,
+            tokens=tuple(self._source_token(n) for n in range(len(self.tokens))),
+            position=place,
+            target=what.describe(self.model.tokenizer),
+            dense=dense,
+            rows=self._rows(found, dense),
+            listed=found.listed,
+            remainder=found.remainder,
+            remainder_count=found.remainder_count,
+            gap=dense - (found.listed + found.remainder + found.outside),
+            gap_bound=2 * rounding,
+            path_count=self.model.network.count(),
+            certified=found.found.certified,
+            bound=finite(found.found.bound),
+            max_order=max_order,
+            longer_bound=float(found.found.longer_bound),
+            visited=found.found.visited,
+            remainder_energy=finite(found.remainder_energy),
+            query=asked.text,
+            outside=found.outside,
+            outside_count=self.model.network.count() - asked.count(),
+        )
+        return SearchedPaths(table, what, found.found.expanded)
+
+    def total(
+        self,
+        query: str | Query | None = None,
+        *,
+        target: TargetLike | Target | None = None,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> Totals:
+        """Sum all paths of a query without listing them, split by order, source and token."""
+        readout = self._readout(target, position, centred=centred)
+        return totals(self.frozen, readout, self.model.query(query))
+
+    def head_totals(
+        self,
+        *,
+        target: TargetLike | Target | None = None,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> dict[str, float]:
+        """Sum the paths that pass through each head, without listing them.
+
+        A path of several heads counts under each, so these do not add up to the dense value.
+        """
+        found = head_totals(self.frozen, self._readout(target, position, centred=centred))
+        return {head.label: float(value) for head, value in found.items()}
+
+    def pair_totals(
+        self,
+        *,
+        target: TargetLike | Target | None = None,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> dict[tuple[str, str], float]:
+        """Sum the paths that pass through both heads of each pair, the earlier named first."""
+        found = pair_totals(self.frozen, self._readout(target, position, centred=centred))
+        return {(a.label, b.label): float(value) for (a, b), value in found.items()}
+
+    def totals_table(
+        self,
+        *,
+        by: str = "order",
+        query: str | Query | None = None,
+        target: TargetLike | Target | None = None,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> TotalsTable:
+        """Tabulate sums over paths by "order", "source", "token", "head" or "pair" of heads.
+
+        >>> from pathexpand.api import load
+        >>> table = load("two-layer").run("to be or not to").totals_table(by="order")
+        >>> [row.paths for row in table]
+        [1, 8, 16]
+        """
+        if by not in TOTALS:
+            raise PathExpandError("totals", wanted=f"by one of {', '.join(TOTALS)}", got=repr(by))
+        asked = self.model.query(query)
+        if by in ("head", "pair") and asked.text != "*":
+            raise PathExpandError(
+                f"totals by {by}", wanted="no query", remedy="ask for the head in a query instead"
+            )
+        place = self.position(position)
+        what = self.target(target, position=place, centred=centred)
+        found = totals(self.frozen, what.readout(self.model.weights, place), asked)
+        dense = float(what.dense(self.model.weights, self.dense.residual[-1][0, place]))
+        return TotalsTable(
+            model=self.model.config.model_name,
+            target=what.describe(self.model.tokenizer),
+            position=place,
+            query=asked.text,
+            by=by,
+            rows=tuple(
+                TotalsRow(part, paths, float(value), ratio(float(value), dense))
+                for part, paths, value in self._parts(by, found, asked, what, place)
+            ),
+            total=float(found.sum()),
+            dense=dense,
+            parted=by not in ("head", "pair"),
+        )
+
+    def _parts(
+        self, by: str, found: Totals, asked: Query, what: Target, place: int
+    ) -> Iterator[tuple[str, int | None, Any]]:
+        if by == "order":
+            counts = asked.count_by_order()
+            for order, value in enumerate(found.by_order()):
+                yield str(order), counts[order] if order < len(counts) else 0, value
+        elif by == "source":
+            yield from ((name, None, value) for name, value in found.by_source().items())
+        elif by == "token":
+            for position, value in enumerate(found.by_token()):
+                yield f"{self._source_token(position).text} @{position}", None, value
+        elif by == "head":
+            heads = self.head_totals(target=what, position=place)
+            yield from ((name, None, value) for name, value in heads.items())
+        else:
+            pairs = self.pair_totals(target=what, position=place)
+            yield from ((" > ".join(pair), None, value) for pair, value in pairs.items())
+
+    def sample(
+        self,
+        n: int,
+        *,
+        target: TargetLike | Target | None = None,
+        position: int | None = None,
+        query: str | Query | None = None,
+        centred: bool = True,
+        seed: int = 0,
+    ) -> Sample:
+        """Draw n paths with named positions, each with probability contribution² / Σ contribution².
+
+        The same seed gives the same draws. What a sample can and cannot tell is said at
+        `pathexpand.engine.sampling.Sample.estimate`.
+
+        >>> from pathexpand.api import load
+        >>> sample = load("two-layer").run("to be or not to").sample(100, seed=1)
+        >>> len(sample), str(sample.paths[0]).startswith("embed@")
+        (100, True)
+        """
+        for name, value, least in (("n", n, 1), ("seed", seed, 0)):
+            if type(value) is not int or value < least:
+                wanted = f"a whole number of at least {least}"
+                raise PathExpandError(name, wanted=wanted, got=repr(value))
+        readout = self._readout(target, position, centred=centred)
+        return sample_paths(self.frozen, readout, self.model.query(query), n, seed=seed)
+
+    def count(self, query: str | Query | None = None) -> int:
+        """Count the paths of a query, exactly and without listing them."""
+        return self.model.count(query)
+
+    def value(
+        self,
+        path: Path | str,
+        target: TargetLike | Target | None = None,
+        *,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> float:
+        """Give one path's value."""
+        split = self.value_by_token(path, target, position=position, centred=centred)
+        return float(split.sum())
+
+    def value_by_token(
+        self,
+        path: Path | str,
+        target: TargetLike | Target | None = None,
+        *,
+        position: int | None = None,
+        centred: bool = True,
+    ) -> Array:
+        """Give one path's value split by source token: (position,)."""
+        readout = self._readout(target, position, centred=centred)
+        return path_value_by_token(self.frozen, readout, as_path(path))
+
+    def path_logits(self, path: Path | str, *, position: int | None = None) -> Array:
+        """Give what one path adds to every logit: (d_vocab_out,)."""
+        weights, wanted = self.model.weights, as_path(path)
+        if wanted.source == "b_U" and weights.b_U is not None:
+            return weights.b_U
+        out: Array = path_stream(self.frozen, self.position(position), wanted) @ weights.W_U
+        return out
+
+    def _readout(
+        self, target: TargetLike | Target | None, position: int | None, *, centred: bool
+    ) -> Readout:
+        place = self.position(position)
+        what = self.target(target, position=place, centred=centred)
+        return what.readout(self.model.weights, place)
+
+    def dense_rounding(self, what: Target, readout: Readout) -> float:
+        """Bound the rounding of a dense value: in the stream, the biases and the readout."""
+        weights = self.model.weights
+        streams = tuple(stream[0] for stream in self.dense.residual)
+        reads = functionals(self.frozen, readout)
+        return (
+            stream_rounding(weights, self.patterns, streams, reads)
+            + constants_rounding(weights, self.patterns, reads)
+            + what.rounding(weights, streams[-1][readout.position])
+        )
+
+    def _rows(self, found: Ranking, dense: float) -> tuple[PathRow, ...]:
+        rows, running = [], 0.0
+        for number, ranked in enumerate(found.rows, start=1):
+            running += ranked.value
+            at = ranked.strongest
+            rows.append(
+                PathRow(
+                    rank=number,
+                    path=str(ranked.path),
+                    order=ranked.path.order,
+                    kind=ranked.path.kind,
+                    value=ranked.value,
+                    share=ratio(ranked.value, dense),
+                    running=running,
+                    source_token=None if at is None else self._source_token(at),
+                    source_value=None if at is None else float(ranked.by_token[at]),
+                    certain=abs(ranked.value) >= found.found.bound,
+                )
+            )
+        return tuple(rows)
+
+    def _source_token(self, position: int) -> SourceToken:
+        token = int(self.tokens[position])
+        return SourceToken(position, token, show_token(self.model.tokenizer, token))
+
+
+def cut_row(dense: Forward, row: int, length: int) -> Forward:
+    """Cut one prompt out of a padded batch, as a batch of one."""
+    one = slice(row, row + 1)
+    return Forward(
+        tokens=dense.tokens[one, :length],
+        mask=dense.mask[one, :length],
+        places=dense.places[one, :length],
+        patterns=tuple(pattern[one, :, :length, :length] for pattern in dense.patterns),
+        residual=tuple(stream[one, :length] for stream in dense.residual),
+    )
+
+
+def check_finite(dense: Forward) -> None:
+    """Refuse a run whose numbers left the range of float64: nothing adds up there."""
+    for layer, stream in enumerate(dense.residual):
+        if stream.dtype != object and not np.isfinite(stream).all():
+            raise overflow("the embeddings" if not layer else f"layer {layer - 1}")
