@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.errors import ModelError, PathExpandError
+from pathexpand.errors import ModelError, NotationError, PathExpandError
 from pathexpand.symbolic import Path
 
 Mask = Sequence[bool] | Sequence[int] | npt.NDArray[Any]
@@ -36,7 +37,11 @@ def as_path(path: Path | str) -> Path:
     >>> as_path("embed > L0H1").order
     1
     """
-    return path if isinstance(path, Path) else Path.parse(path)
+    if isinstance(path, Path):
+        return path
+    if not isinstance(path, str):
+        raise NotationError("path", wanted='text such as "embed > L0H1"', got=repr(path)[:60])
+    return Path.parse(path)
 
 
 def finite(number: float) -> float | None:
@@ -58,5 +63,8 @@ def check_counts(
 ) -> None:
     """Refuse numbers of rows or heads that are not whole or below 0."""
     for name, value in zip(names, (top, max_order), strict=True):
-        if value is not None and (type(value) is not int or value < 0):
-            raise PathExpandError(name, wanted="a whole number of at least 0", got=repr(value))
+        if name == names[1] and value is None:
+            continue
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if value is None or not whole or not 0 <= int(value) <= sys.maxsize:
+            raise PathExpandError(name, wanted="a whole number of at least 0", got=repr(value)[:40])

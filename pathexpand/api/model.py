@@ -17,7 +17,7 @@ from pathexpand.engine.norm import path_factors, path_matrix
 from pathexpand.engine.ranking import rank_by_norm
 from pathexpand.engine.rounds import By
 from pathexpand.engine.search import Budget, Progress
-from pathexpand.errors import PathExpandError, PromptError
+from pathexpand.errors import CompositionError, NotationError, PathExpandError, PromptError
 from pathexpand.frozen import network_of
 from pathexpand.lowrank import Contraction, Factored, plan
 from pathexpand.model.checkpoint import Checkpoint, checkpoint_from_state_dict, read_checkpoint
@@ -112,8 +112,11 @@ class Model:
         prepend_bos: bool | None = None,
     ) -> list[Run]:
         """Run several prompts of any lengths in one padded batch; each run is as if run alone."""
-        if isinstance(prompts, str) or not len(prompts):
-            raise PromptError("prompts", wanted="a list of prompts", got=repr(prompts))
+        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+            raise PromptError("prompts", wanted="a list of prompts", got=repr(prompts)[:60])
+        prompts = list(prompts)
+        if not prompts:
+            raise PromptError("prompts", wanted="at least one prompt", got="none")
         if masks is not None and len(masks) != len(prompts):
             raise PromptError("masks", wanted=f"{len(prompts)}, one a prompt", got=str(len(masks)))
         each_mask = [None] * len(prompts) if masks is None else masks
@@ -233,9 +236,22 @@ class Model:
         return dataset_table(self, found, by, readings.describe(), max_order, asked)
 
     def query(self, text: str | Query | None = None) -> Query:
-        """Read a path query such as "embed > * > L1H2"; none is every path."""
+        """Read a path query such as "embed > * > L1H2"; none is every path.
+
+        Raises `NotationError` for text that is no query, and `CompositionError` for a query about
+        another network.
+        """
         if isinstance(text, Query):
+            if text.network != self.network:
+                raise CompositionError(
+                    f"query {text.text!r}",
+                    wanted="a query about this model's heads and sources",
+                    got="one about another network",
+                    remedy="give its text",
+                )
             return text
+        if text is not None and not isinstance(text, str):
+            raise NotationError("query", wanted="text", got=repr(text)[:60])
         return everything(self.network) if text is None else parse_query(text, self.network)
 
     def count(self, query: str | Query | None = None) -> int:
@@ -248,7 +264,7 @@ class Model:
 
     def path_matrix(self, path: Path | str) -> Factored:
         """Give a path's matrix from its source to the logits, in factors (inputs, d_vocab_out)."""
-        return path_matrix(self.weights, as_path(path))
+        return path_matrix(self.weights, self._own(path))
 
     def contraction(self, path: Path | str) -> Contraction:
         """Give the cheapest order in which to multiply out a path's matrix, and what it costs.
@@ -256,8 +272,18 @@ class Model:
         >>> print(load("one-layer").contraction("embed > L0H1"))  # doctest: +ELLIPSIS
         step  product ...
         """
-        factors = path_factors(self.weights, as_path(path))
+        factors = path_factors(self.weights, self._own(path))
         return plan([factor.shape for factor in factors.values()], names=list(factors))
+
+    def _own(self, path: Path | str) -> Path:
+        """Give a path, if it is one of the model's."""
+        given = as_path(path)
+        labels = [source.label for source in self.network.sources]
+        if given.source not in labels:
+            raise PathExpandError(
+                f"path {given}", wanted=f"a source among {', '.join(labels)}", got=given.source
+            )
+        return given
 
     def run_tokens(self, prompts: list[Tokens]) -> list[Run]:
         """Run prompts that have been read and checked, in one padded batch."""

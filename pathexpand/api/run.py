@@ -60,9 +60,15 @@ class Run:
     """
 
     def __init__(self, model: Model, dense: Forward) -> None:
-        """Keep a model and one row of its dense forward pass."""
+        """Keep a model and one row of its dense forward pass, whose arrays become read-only."""
         self.model = model
         self.dense = dense
+        for array in (dense.tokens, dense.mask, dense.places, *dense.patterns, *dense.residual):
+            array.setflags(write=False)
+
+    def __repr__(self) -> str:
+        """Name the model and the prompt's length."""
+        return f"Run({self.model.config.model_name!r}: {len(self.tokens)} tokens)"
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:

@@ -86,6 +86,15 @@ def complain(line: str) -> None:
         print(f"pathexpand: error: {visible(line)}", file=sys.stderr)
 
 
+def warn(line: str) -> None:
+    """Print one line on standard error that is no error but must not be missed.
+
+    >>> warn("nobody reads doctests' standard error")
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        print(f"pathexpand: note: {visible(line)}", file=sys.stderr)
+
+
 def note(line: str) -> None:
     """Tell someone who waits at a terminal what is going on; a file or a pipe is not told.
 

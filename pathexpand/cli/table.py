@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathexpand.cli.output import complain, emit, wants_color, write_whole
+from pathexpand.cli.output import complain, emit, wants_color, warn, write_whole
 from pathexpand.cli.progress import watched
 from pathexpand.cli.prompt import Command, prompted, queried, read_run
 
@@ -106,17 +106,21 @@ def table(
             ranked = loaded.paths(**options, report=report)
         write(ranked, kind, out)
         return 0
+    if certificate is not None and out is not None and _same_file(certificate, out):
+        raise click.UsageError(
+            "--out and --certificate name the same file.", click.get_current_context(silent=True)
+        )
     run = read_run(model, **prompt)
     with watched() as report:
         searched = run.searched_paths(
             target, position=position, centred=not raw, **options, report=report
         )
+    found = searched.table
+    write(found, kind, out)
     if certificate is not None:
         from pathexpand.certificate import certify
 
         write_whole(FilePath(certificate), certify(run, searched, source=model).to_json())
-    found = searched.table
-    write(found, kind, out)
     if found.closes:
         return 0
     complain("the sum does not close: the gap is larger than its bound")
@@ -145,6 +149,12 @@ def write(found: Table, kind: str | None, out: str | None) -> None:
         return found.to_markdown(ascii=ascii) if kind == "md" else found.to_latex(ascii=ascii)
 
     emit(render, out)
+    if kind in ("csv", "tsv") and not getattr(found, "certified", True):
+        warn("the search stopped early: rows with certain False may be outranked")
+
+
+def _same_file(one: str, other: str) -> bool:
+    return FilePath(one).resolve() == FilePath(other).resolve()
 
 
 def read_budget(nodes: int | None, seconds: float | None, memory: float | None) -> Budget | None:

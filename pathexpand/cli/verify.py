@@ -64,10 +64,16 @@ def _columns(results: Sequence[LawResult], *, ascii: bool) -> tuple[Column, ...]
     from pathexpand.table.shorten import shorten_end
     from pathexpand.table.spelling import visible
 
+    names = [result.name for result in results]
     details = [visible(result.detail, ascii=ascii) for result in results]
     mark = "..." if ascii else "…"
     return (
-        Column("law", tuple(result.name for result in results)),
+        Column(
+            "law",
+            tuple(names),
+            shorten=lambda row, room: shorten_end(names[row], room, mark=mark),
+            least=10,
+        ),
         Column("holds", tuple("yes" if result.holds else "NO" for result in results)),
         Column("error", tuple(small(result.error) for result in results), right=True),
         Column("bound", tuple(upper(result.bound, digits=2) for result in results), right=True),

@@ -157,7 +157,9 @@ def check_norm_ranking(
     slack += gamma(len(every) + 2) * energy
     short = energy - table.energy
     error = max(short, 0.0) if order + 1 < len(by_order) else abs(short)
-    deviations.append(Deviation(error, slack, "energy"))
+    # Relative, so that it can be read beside the norms.
+    scale = energy if energy > 0 else 1.0
+    deviations.append(Deviation(error / scale, slack / scale, "energy"))
     return judged("norm ranking", deviations, f"{len(every)} paths, order at most {order}")
 
 

@@ -25,12 +25,13 @@ All other steps are heads.
   .                             one head, any (like L*H*)
   *                             any number of any heads, also none
   +                             at least one of any heads
-  (L0H1 > L1H2 | L0H3)          one piece or the other; | also works without parentheses
+  (L0H1 > L1H2 | L0H3)          one piece or the other
   (L0H1 > L1H2)?                ? right after a step makes it optional
   {L0H1, L1H*}+                 + right after a step takes it at least once
   (L1H*)*                       * right after ) or } or . takes it any number of times
 
-L0H* is one head of layer 0. To repeat a label with *, put it in parentheses: (L0H*)*.
+Without parentheses | parts the whole query: embed > L0H1 | L0H3 asks for embed > L0H1, and for
+L0H3 from any source. L0H* is one head of layer 0. To repeat a label with *, put it in parentheses: (L0H*)*.
 The word not, at the very start, asks for all paths that the rest of the query does not match.
 Labels that the network does not have are refused. In a shell, put the query in single quotes.
 """

@@ -40,9 +40,9 @@ class Table(ABC):
     def sheet(self, *, ascii: bool = False) -> Sheet:
         """Lay the table out for printing; with `ascii`, in ASCII alone."""
 
-    def closing_record(self) -> dict[str, Any]:
-        """Give the record that closes the sum in CSV; none unless the kind of table has one."""
-        return {}
+    def closing_records(self) -> list[dict[str, Any]]:
+        """Give the records that close the sum in CSV; none unless the kind of table has some."""
+        return []
 
     def to_pandas(self) -> pandas.DataFrame:
         """Give the rows as a data frame; what else the table holds is in its `attrs`.
@@ -68,8 +68,8 @@ class Table(ABC):
     def to_csv(self) -> str:
         """Write comma-separated values, each number to its last digit.
 
-        A table of paths ends in a row ``(remainder)``, so that the values sum to the dense value
-        but for the gap.
+        A table of paths ends in a row ``(remainder)``, and with a query one ``(outside)``, so that
+        the values sum to the dense value but for the gap.
 
         >>> from pathexpand.api import load
         >>> table = load("two-layer").run("to be or not to").paths(top=2)
@@ -165,6 +165,5 @@ class Table(ABC):
         writer = csv.DictWriter(written, self._columns(), delimiter=delimiter, lineterminator="\n")
         writer.writeheader()
         writer.writerows(self.to_records())
-        if self.closing_record():
-            writer.writerow(self.closing_record())
+        writer.writerows(self.closing_records())
         return written.getvalue()

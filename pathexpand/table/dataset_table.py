@@ -193,19 +193,25 @@ class DatasetTable(Table):
             outside_count=table.whole("outside_count"),
         )
 
-    def closing_record(self) -> dict[str, Any]:
-        """Give all that is not listed as one record, so that the means sum to the mean dense value.
+    def closing_records(self) -> list[dict[str, Any]]:
+        """Give all that is not listed as records, so that the means sum to the mean dense value.
 
         >>> from pathexpand.api import load
-        >>> load("zero-layer").dataset_paths([[1, 2], [3]]).closing_record()["path"]
-        '(remainder)'
+        >>> table = load("zero-layer").dataset_paths([[1, 2], [3]])
+        >>> [record["path"] for record in table.closing_records()]
+        ['(remainder)']
         """
-        return {
-            "path": "(remainder)",
-            "kind": "remainder",
-            "mean": self.remainder + self.outside,
-            "share": (self.remainder + self.outside) / self.dense if self.dense else None,
-        }
+        parts = [("remainder", self.remainder)]
+        parts += [("outside", self.outside)] if self.outside_count else []
+        return [
+            {
+                "path": f"({name})",
+                "kind": name,
+                "mean": value,
+                "share": value / self.dense if self.dense else None,
+            }
+            for name, value in parts
+        ]
 
     def sheet(self, *, ascii: bool = False) -> Sheet:
         """Lay the table out for printing; with `ascii`, in ASCII alone.

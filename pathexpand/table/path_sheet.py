@@ -96,6 +96,9 @@ def _rank(row: Ranked) -> str:
 class Searched(Protocol):
     """What tables know of the paths that are not listed."""
 
+    def __len__(self) -> int:
+        """Give the number of listed paths."""
+
     @property
     def certified(self) -> bool:
         """Whether no unlisted path within the order is larger than a listed one."""
@@ -121,6 +124,8 @@ def claim(table: Searched, unlisted: int, *, size: str = "|value|") -> str:
     >>> claim(run.paths(top=100), 0)
     'Complete: no path is left out.'
     """
+    if not unlisted and not len(table):
+        return "No path matches the query."
     if not unlisted:
         return "Complete: no path is left out."
     if table.bound is None:

@@ -263,20 +263,27 @@ class PathTable(Table):
             outside_count=table.whole("outside_count"),
         )
 
-    def closing_record(self) -> dict[str, Any]:
-        """Give all that is not listed as one record, so that the values sum to the dense value.
+    def closing_records(self) -> list[dict[str, Any]]:
+        """Give all that is not listed as records, so that the values sum to the dense value.
 
         >>> from pathexpand.api import load
-        >>> load("two-layer").run("to be or not to").paths().closing_record()["path"]
-        '(remainder)'
+        >>> run = load("two-layer").run("to be or not to")
+        >>> [record["path"] for record in run.paths(query="* > L1H0").closing_records()]
+        ['(remainder)', '(outside)']
         """
-        return {
-            "path": "(remainder)",
-            "kind": "remainder",
-            "value": self.remainder + self.outside,
-            "share": (self.remainder + self.outside) / self.dense if self.dense else None,
-            "running": self.sum,
-        }
+        parts = [("remainder", self.remainder, self.listed + self.remainder)]
+        if self.outside_count:
+            parts.append(("outside", self.outside, self.sum))
+        return [
+            {
+                "path": f"({name})",
+                "kind": name,
+                "value": value,
+                "share": value / self.dense if self.dense else None,
+                "running": running,
+            }
+            for name, value, running in parts
+        ]
 
     def sheet(self, *, ascii: bool = False) -> Sheet:
         """Lay the table out for printing; with `ascii`, in ASCII alone.
