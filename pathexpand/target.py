@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,13 @@ from pathexpand.engine.value import Readout
 from pathexpand.errors import PromptError
 from pathexpand.model.checkpoint import Checkpoint
 from pathexpand.model.forward import logits
-from pathexpand.model.tokenizer import Tokenizer, show_token
+from pathexpand.model.numbers import is_real
+from pathexpand.model.shown import ROOM, cut, shown
+from pathexpand.model.tokenizer import Tokenizer, encode, show_token
 from pathexpand.model.weights import Weights
 
 Array = npt.NDArray[Any]
+_ID = re.compile(r"[+-]?[0-9]+")  # other scripts' digits are text, as tokenizers see them
 TargetLike = str | int | tuple[int | str, int | str] | npt.NDArray[Any]
 
 
@@ -125,9 +129,9 @@ Target = LogitTarget | DifferenceTarget | DirectionTarget
 def read_target(checkpoint: Checkpoint, target: TargetLike | Target, *, centred: bool) -> Target:
     """Understand what a user gave as a target.
 
-    A whole number, also as text, is a token id; other text is one token; `A-B`, or a pair, is a
-    difference of two of these; `id:5` and `text:5` say which is meant; an array (d_model,) is a
-    direction. Raises `PromptError`.
+    A whole number, also as text in the digits 0 to 9, is a token id; other text is one token;
+    `A-B`, or a pair, is a difference of two of these; `id:5` and `text:5` say which is meant; an
+    array (d_model,) is a direction. Raises `PromptError`.
     """
     if isinstance(target, LogitTarget | DifferenceTarget | DirectionTarget):
         return target
@@ -158,7 +162,7 @@ def _read_text(checkpoint: Checkpoint, text: str, *, centred: bool) -> Target:
         raise whole
     if len(pairs) > 1:
         raise PromptError(
-            f"target {text!r}",
+            f"target {shown(text)}",
             wanted="one way to split it at '-'",
             got=f"{len(pairs)}",
             remedy="give the two tokens by id",
@@ -176,16 +180,18 @@ def _token(checkpoint: Checkpoint, given: object) -> int:
     size = checkpoint.config.d_vocab_out
     if isinstance(given, str) and not given.startswith("text:"):
         number = given.removeprefix("id:")
-        if number.strip().lstrip("+-").isdigit() and number == number.strip():
+        if _ID.fullmatch(number):
+            if len(number) > 20:  # Python reads no endless number
+                raise PromptError(f"target id {cut(number)}", wanted=f"an id from 0 to {size - 1}")
             given = int(number)
         elif number != given:
-            raise PromptError(f"target {given!r}", wanted="a whole number after id:")
+            raise PromptError(f"target {shown(given)}", wanted="a whole number after id:")
     if isinstance(given, str):
         return _token_of_text(checkpoint, given.removeprefix("text:"))
     if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise PromptError("target", wanted="a token's text or id", got=repr(given))
+        raise PromptError("target", wanted="a token's text or id", got=shown(given))
     if not 0 <= int(given) < size:
-        raise PromptError(f"target id {given}", wanted=f"an id from 0 to {size - 1}")
+        raise PromptError(f"target id {shown(int(given))}", wanted=f"an id from 0 to {size - 1}")
     return int(given)
 
 
@@ -193,18 +199,18 @@ def _token_of_text(checkpoint: Checkpoint, text: str) -> int:
     tokenizer = checkpoint.tokenizer
     if tokenizer is None:
         raise PromptError(
-            f"target {text!r}",
+            f"target {shown(text)}",
             wanted="a token id",
             got="text",
             remedy="this model has no tokenizer.json",
         )
-    ids = tokenizer.encode(text)
+    ids = encode(tokenizer, text, "target")
     if len(ids) != 1:
-        shown = " ".join(tokenizer.show(each) for each in ids[:8])
+        pieces = cut(" ".join(tokenizer.show(each) for each in ids[:8]), 2 * ROOM)
         raise PromptError(
-            f"target {text!r}",
+            f"target {shown(text)}",
             wanted="one token",
-            got=f"{len(ids)}{': ' if ids else ''}{shown}",
+            got=f"{len(ids)}{': ' if ids else ''}{pieces}",
             remedy="mind the leading space, or give an id",
         )
     return ids[0]
@@ -215,10 +221,15 @@ def _direction(checkpoint: Checkpoint, array: Array) -> DirectionTarget:
         raise PromptError(
             "target direction", wanted=f"shape ({checkpoint.config.d_model},)", got=f"{array.shape}"
         )
+    if array.dtype.kind not in "iufO":
+        raise PromptError("target direction", wanted="real numbers", got=f"{array.dtype} values")
     if array.dtype != object:
         array = array.astype(np.float64)
         if not np.isfinite(array).all():
             raise PromptError("target direction", wanted="finite numbers", got="NaN or infinity")
+    strange = [each for each in array.ravel().tolist() if not is_real(each)]
+    if strange:
+        raise PromptError("target direction", wanted="real numbers", got=shown(strange[0]))
     array = array.copy()
     array.setflags(write=False)
     return DirectionTarget(array)

@@ -380,7 +380,10 @@ class Run:
     ) -> Array:
         """Give one path's value split by source token: (position,)."""
         readout = self._readout(target, position, centred=centred)
-        return path_value_by_token(self.frozen, readout, as_path(path))
+        near = self.frozen.until(readout.position)
+        split = path_value_by_token(near, readout, as_path(path))
+        later = np.zeros(len(self.tokens) - near.positions, dtype=split.dtype)
+        return np.concatenate([split, later])
 
     def path_logits(self, path: Path | str, *, position: int | None = None) -> Array:
         """Give what one path adds to every logit: (d_vocab_out,)."""
@@ -424,7 +427,7 @@ class Run:
                     running=running,
                     source_token=None if at is None else self._source_token(at),
                     source_value=None if at is None else float(ranked.by_token[at]),
-                    certain=abs(ranked.value) >= found.found.bound,
+                    certain=abs(ranked.value) >= found.found.bound * (1 - 1e-9),
                 )
             )
         return tuple(rows)

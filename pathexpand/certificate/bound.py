@@ -10,6 +10,7 @@ import numpy as np
 from pathexpand.certificate.finding import Compared, Finding, equal, judge
 from pathexpand.certificate.frontier import Frontier, Left, Stops, Tree, frontiers, stops
 from pathexpand.certificate.held import Held
+from pathexpand.certificate.rows import NEAR
 from pathexpand.certificate.suffix import grow, longest, read_words
 from pathexpand.certificate.value import valued
 from pathexpand.engine.rounding import gamma
@@ -112,7 +113,7 @@ class _Claims:
         if not self.table.rows or not self.unlisted:
             return Finding("certified", True, 0.0, 0.0, "nothing is left that could outrank a row")
         some = self.stops.within(0, self.most)
-        last = abs(self.table.rows[-1].value)
+        last = abs(self.table.rows[-1].value) / NEAR
         compared = self._compared(last, self.beyond.short, some)
         return judge("certified", compared, "no unlisted path is larger than the last row")
 

@@ -6,17 +6,20 @@ from pathexpand.api import Run, SearchedPaths
 from pathexpand.certificate.document import Certificate, config_that_matters
 from pathexpand.certificate.frontier import frontiers
 from pathexpand.certificate.held import hold, patterns_digest
-from pathexpand.certificate.suffix import grow, write_words
+from pathexpand.certificate.suffix import Word, grow, write_words
 from pathexpand.errors import PathExpandError
+
+_KEPT = 50_000  # suffixes
 
 
 def certify(run: Run, searched: SearchedPaths, *, source: str | None = None) -> Certificate:
     """Certify what a run's search found; `source` is where the model can be loaded from.
 
-    By default that is the model's own name. Of the suffixes that the search expanded those are
-    kept without which the bound would not follow. Nothing is checked here: that is for
-    `check_certificate`. Raises `PathExpandError` where the search had no bound, and `LimitError`
-    where the energies of the stream would take too much memory.
+    By default that is the model's own name. All suffixes that the search expanded are kept, but
+    of more than `_KEPT` only those without which the bound would not follow: to know these takes
+    as long as a check. Nothing is checked here: that is for `check_certificate`. Raises
+    `PathExpandError` where the search had no bound, and `LimitError` where more than `_KEPT` were
+    expanded and the energies of the stream would take too much memory.
 
     >>> from pathexpand.api import load
     >>> run = load("two-layer").run("to be or not to")
@@ -26,16 +29,8 @@ def certify(run: Run, searched: SearchedPaths, *, source: str | None = None) -> 
     table = searched.table
     if table.bound is None:
         raise PathExpandError("certificate", wanted="a table with a bound", got="none")
-    held = hold(run, searched.target, table.position, same_patterns=True)
-    query = run.model.query(table.query)
-    expanded = searched.expanded
-    tree = grow(held, query, expanded) if expanded else {}
-    (frontier,) = frontiers(held, query, [tree], max_order=table.max_order)
-    needed = [
-        word
-        for word, left in frontier.inside.items()
-        if left.exceeds(table.bound, table.longer_bound)
-    ]
+    few = len(searched.expanded) <= _KEPT
+    kept = searched.expanded if few else _needed(run, searched, table.bound)
     return Certificate(
         source=run.model.config.model_name if source is None else source,
         weights=run.model.checkpoint.digest(),
@@ -43,6 +38,17 @@ def certify(run: Run, searched: SearchedPaths, *, source: str | None = None) -> 
         mask=tuple(bool(each) for each in run.dense.mask[0]),
         target=searched.target,
         patterns=patterns_digest(run),
-        expanded=write_words(needed),
+        expanded=write_words(kept),
         table=table,
     ).sealed()
+
+
+def _needed(run: Run, searched: SearchedPaths, bound: float) -> list[Word]:
+    """Give the expanded suffixes behind which more may lie than the bounds say."""
+    table = searched.table
+    held = hold(run, searched.target, table.position, same_patterns=True)
+    query = run.model.query(table.query)
+    tree = grow(held, query, searched.expanded)
+    (frontier,) = frontiers(held, query, [tree], max_order=table.max_order)
+    inside = frontier.inside.items()
+    return [word for word, left in inside if left.exceeds(bound, table.longer_bound)]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from pathexpand.api import Model, Run
 from pathexpand.certificate.bound import check_bound
 from pathexpand.certificate.document import Certificate, config_that_matters
@@ -18,14 +16,20 @@ from pathexpand.model.tokenizer import show_token
 from pathexpand.symbolic.query import Query
 from pathexpand.target import DifferenceTarget, DirectionTarget, LogitTarget, Target
 
+MOST_DOUBT = 1e-6
+
 
 def check_certificate(certificate: Certificate, model: Model) -> tuple[Finding, ...]:
     """Re-verify all that a certificate claims; every finding holds if and only if it is right.
 
     The findings are, in order: content (the hash), model (weights and configuration), question
-    (prompt, position, target, query), rows (ranks, order, kinds, ties, shares), values, counts,
-    sums (dense value, remainder, outside, gap), remainder energy, bound, longer paths, certified.
-    Where one fails that the next ones stand on, it is the last. Raises `LimitError` where the
+    (names, prompt, position, target, query, patterns), rows (ranks, order, kinds, ties, shares),
+    values, counts, sums (dense value, remainder, outside, gap), remainder energy, bound, longer
+    paths, certified.
+    Where one fails that the next ones stand on, it is the last. Patterns that are not those of the
+    search bit for bit must be known up to a part of 1e-6: with attention scores so large that
+    rounding leaves more open, nothing can be checked. The table must name the model as the model
+    names itself, or is named after its folder. Raises `LimitError` where the
     energies of the stream would take more than 4 GB.
 
     >>> from pathexpand.api import load
@@ -43,6 +47,8 @@ def check_certificate(certificate: Certificate, model: Model) -> tuple[Finding, 
     except PathExpandError as error:
         return (*findings, Finding("question", False, 1.0, 0.0, str(error)))
     findings.append(_check_question(certificate, question))
+    if not question.doubt <= MOST_DOUBT:
+        return tuple(findings)
     table, held, query = certificate.table, question.held, question.query
     findings.append(check_rows(table, query))
     paths = read_paths(table, query)
@@ -63,6 +69,11 @@ class _Question:
     target: Target
     query: Query
     held: Held
+
+    @property
+    def doubt(self) -> float:
+        """The most by which patterns may differ from those of the search, in proportion."""
+        return max(self.held.doubts, default=0.0)
 
 
 def _check_content(certificate: Certificate) -> Finding:
@@ -115,13 +126,20 @@ def _checked_target(target: Target, model: Model) -> Target:
 
 def _check_question(certificate: Certificate, question: _Question) -> Finding:
     table, tokenizer = certificate.table, question.run.model.tokenizer
-    compared = [equal(table.target, question.target.describe(tokenizer), "name of the target")]
+    name = question.run.model.config.model_name
+    compared = [
+        equal(table.model, name, "name of the model"),
+        equal(table.target, question.target.describe(tokenizer), "name of the target"),
+    ]
+    if isinstance(question.target, DirectionTarget):
+        logit = table.target.strip().casefold().startswith("logit of")
+        compared.append(equal(logit, False, "a direction that is called a logit"))
     for place, token in enumerate(table.tokens):
         compared.append(equal(token.position, place, f"place of token {place}"))
         compared.append(equal(token.text, show_token(tokenizer, token.id), f"text of {token.id}"))
-    doubt = max(question.held.doubts, default=0.0)
+    doubt = question.doubt
     known = "the same bit for bit" if doubt == 0 else f"the same up to a part of {doubt:.1e}"
-    if not np.isfinite(doubt):
-        compared.append(Compared(doubt, 0.0, "patterns that rounding leaves open"))
+    if doubt:
+        compared.append(Compared(doubt, MOST_DOUBT, "patterns that rounding leaves open"))
     detail = f"{len(table.tokens)} tokens, position {table.position}; patterns {known}"
     return judge("question", compared, detail)

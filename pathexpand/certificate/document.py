@@ -8,7 +8,7 @@ A certificate is one JSON object:
     mask          one flag a token, true at real tokens
     target        kind "logit" (token, centred), "difference" (token, other) or "direction"
     patterns      SHA-256 of the attention patterns that the search held fixed
-    expanded      the suffixes that prove the bound, without those that another one extends
+    expanded      suffixes that prove the bound, without those that another one extends
     table         the table with its claims: tokens, position, query, max_order, rows, bound, …
     sha256        SHA-256 of all the above, written with sorted keys and no spaces
 """
@@ -27,7 +27,7 @@ import numpy as np
 from pathexpand.errors import FileError, PathExpandError
 from pathexpand.model.config import Config
 from pathexpand.table import PathTable
-from pathexpand.table.document import Record, write
+from pathexpand.table.document import Record, without_twins, write
 from pathexpand.target import DifferenceTarget, DirectionTarget, LogitTarget, Target
 
 _KIND, _VERSION = "pathexpand paths", 1
@@ -224,7 +224,7 @@ def read_target_document(document: Mapping[str, Any]) -> Target:
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        document = json.loads(text, parse_constant=_no_number)
+        document = json.loads(text, parse_constant=_no_number, object_pairs_hook=without_twins)
     except (ValueError, RecursionError) as error:
         raise FileError("certificate", wanted="JSON", got=str(error)) from None
     kind = document.get("certificate") if isinstance(document, dict) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,21 +158,27 @@ def _doubts(run: Run) -> tuple[float, ...]:
     A softmax turns a change of at most δ in its scores into a factor of at most exp(2δ). δ is
     what rounding can do where scores are formed; what it did to the stream before is of the same
     kind, but not pushed through the layers in the worst case, where the bound would say nothing.
+    Scores that overflow leave an infinite doubt.
     """
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = [_doubt(run, layer) for layer in range(len(run.patterns))]
+    return tuple(each if each >= 0 else math.inf for each in found)
+
+
+def _doubt(run: Run, layer: int) -> float:
+    """Bound it in one layer; may be NaN."""
     weights, config = run.model.weights, run.model.config
-    found = []
-    for layer, block in enumerate(weights.blocks):
-        reads = abs(run.dense.residual[layer][0])  # (position, d_model)
-        if config.positional_embedding_type == "shortformer" and weights.W_pos is not None:
-            reads = reads + abs(weights.W_pos[run.dense.places[0]])
-        queries = reads @ abs(block.attn.W_Q)  # (head, position, d_head)
-        keys = reads @ abs(block.attn.W_K)  # (head, position, d_head)
-        if block.attn.b_Q is not None:
-            queries = queries + abs(block.attn.b_Q)[:, None]
-        if block.attn.b_K is not None:
-            keys = keys + abs(block.attn.b_K)[:, None]
-        scores = queries @ np.swapaxes(keys, 1, 2) / config.attn_scale[layer]
-        steps = 2 * config.d_model + config.d_head + 6
-        change = 2 * gamma(steps) * float(scores.max(initial=0.0))
-        found.append(float(np.expm1(2 * change)) + 2 * gamma(len(run.tokens) + 4))
-    return tuple(found)
+    attn = weights.blocks[layer].attn
+    reads = abs(run.dense.residual[layer][0])  # (position, d_model)
+    if config.positional_embedding_type == "shortformer" and weights.W_pos is not None:
+        reads = reads + abs(weights.W_pos[run.dense.places[0]])
+    queries = reads @ abs(attn.W_Q)  # (head, position, d_head)
+    keys = reads @ abs(attn.W_K)  # (head, position, d_head)
+    if attn.b_Q is not None:
+        queries = queries + abs(attn.b_Q)[:, None]
+    if attn.b_K is not None:
+        keys = keys + abs(attn.b_K)[:, None]
+    scores = queries @ np.swapaxes(keys, 1, 2) / config.attn_scale[layer]
+    steps = 2 * config.d_model + config.d_head + 6
+    change = 2 * gamma(steps) * float(scores.max(initial=0.0))
+    return float(np.expm1(2 * change)) + 2 * gamma(len(run.tokens) + 4)

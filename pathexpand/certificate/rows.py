@@ -14,6 +14,8 @@ from pathexpand.symbolic import Path
 from pathexpand.symbolic.query import Query
 from pathexpand.table import PathRow, PathTable
 
+NEAR = 1 - 1e-9  # a row is certain from this part of the bound on, which is rounded up
+
 
 def read_paths(table: PathTable, query: Query) -> list[Path] | None:
     """Read the rows' paths; None unless each is a path of the query.
@@ -63,7 +65,7 @@ def _read_off(row: PathRow, path: Path, table: PathTable, query: Query) -> Itera
     yield equal(row.kind, path.kind, f"{name}, kind")
     share = row.value / table.dense if table.dense else None
     yield equal(row.share, share, f"{name}, share")
-    certain = table.bound is not None and abs(row.value) >= table.bound
+    certain = table.bound is not None and abs(row.value) >= table.bound * NEAR
     yield equal(row.certain, certain, f"{name}, certain")
     token = row.source_token
     known = token is None or (

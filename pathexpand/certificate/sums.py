@@ -16,9 +16,14 @@ from pathexpand.symbolic.query import Query, everything
 from pathexpand.table import PathTable
 from pathexpand.target import Target
 
+# How many times the rounding measured here the bound on the gap may be. It is measured by another
+# route; over random models, honest bounds were at most once as large, and a tenth in the median.
+_ROOM = 4
+_NOTHING = 1e-200  # a bound on the gap that is no claim: the floors under rounding differ by route
+
 
 def check_counts(table: PathTable, query: Query) -> Finding:
-    """Check how many paths there are, in the query and outside it.
+    """Check how many paths there are, in the query and outside it, and can have been valued.
 
     >>> from pathexpand.api import load
     >>> run = load("two-layer").run("to be or not to")
@@ -31,6 +36,9 @@ def check_counts(table: PathTable, query: Query) -> Finding:
         equal(table.remainder_count, inside - len(table), "number of paths in the remainder"),
         equal(table.outside_count, every - inside, "number of paths outside the query"),
     ]
+    # Anything from none, where listed paths are all worth 0, to every path of the query.
+    could = table.visited is not None and 0 <= table.visited <= inside
+    compared.append(equal(could, True, f"{table.visited} valued paths, of {inside}"))
     return judge("counts", compared, f"{every:,} paths, {inside:,} in the query")
 
 
@@ -40,7 +48,9 @@ def check_sums(
     """Check that listed + remainder + outside = dense, and each of them by itself.
 
     Dense comes from the dense pass; the query's paths and the others are summed forward, the
-    listed ones are valued one by one, and the remainder must be what they leave of the query.
+    listed ones are valued one by one, and the remainder must be what they leave of the query. The
+    bound on the gap is not that of the search digit by digit: it must lie between the gap itself
+    and a few times the rounding that these sums are measured to have.
 
     >>> from pathexpand.api import load
     >>> from pathexpand.certificate.held import hold
@@ -74,4 +84,6 @@ def check_sums(
         Compared(abs(gap), all_slack, "gap between the sum and the dense value"),
         Compared(abs(gap), table.gap_bound, "gap under its own bound"),
     ]
+    loose = Compared(table.gap_bound, _ROOM * all_slack + _NOTHING, "bound of the gap")
+    compared += [] if loose.holds else [loose]
     return judge("sums", compared, "listed + remainder + outside = dense; each by its own route")

@@ -91,13 +91,16 @@ def _head(file: str, certificate: Certificate, *, ascii: bool) -> tuple[Line, ..
     from pathexpand.table.figures import counted
     from pathexpand.table.sheet import Line
     from pathexpand.table.spelling import visible
+    from pathexpand.target import DirectionTarget
 
     table = certificate.table
+    # What a direction is called cannot be checked.
+    called = "a direction, called " if isinstance(certificate.target, DirectionTarget) else ""
     said = {
         "certificate": file,
         "model": table.model,
         "prompt": f"{counted(len(table.tokens), 'token')}, read at position {table.position}",
-        "target": table.target,
+        "target": called + table.target,
         "query": table.query,
         "table": f"{counted(len(table), 'path')}, {'' if table.certified else 'not '}certified",
     }

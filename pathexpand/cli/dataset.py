@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -12,19 +11,21 @@ import click
 
 from pathexpand.cli.output import complain
 from pathexpand.cli.progress import watched
-from pathexpand.cli.prompt import DEFAULT_MODEL, checked_text, queried
+from pathexpand.cli.prompt import DEFAULT_MODEL, checked_text, queried, read_bytes
 from pathexpand.cli.table import read_budget, write, written
 from pathexpand.errors import FileError, PathExpandError, PromptError
+from pathexpand.model.shown import cut, shown
 
 if TYPE_CHECKING:
     from pathexpand.api import Model
 
 _JSON_LINES = (".jsonl", ".ndjson")
+_REMEDY = 'a prompt that itself starts with { is written as {"text": "{ …"}'
 
 
 @click.command(
     short_help="Rank a model's paths over many prompts.",
-    epilog="A file of JSON lines (its name ends in .jsonl, or its first line is an object) has "
+    epilog="A file of JSON lines (its name ends in .jsonl, or its first line starts with {) has "
     'one {"text": …} or {"tokens": [1, 2]} a line, if wanted with a "target" of its own. In any '
     "other file each line is a prompt as it stands. Blank lines are passed over.",
 )
@@ -143,10 +144,7 @@ def read_lines(file: str) -> list[Line]:
     ...
     pathexpand.errors.FileError: no such file: cannot read: No such file or directory
     """
-    try:
-        raw = sys.stdin.buffer.read() if file == "-" else FilePath(file).read_bytes()
-    except OSError as error:
-        raise FileError(f"{file}: cannot read: {error.strerror}") from None
+    raw = read_bytes(file)
     texts = [
         (number, _decoded(file, number, line.removesuffix(b"\r")))
         for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1)
@@ -154,7 +152,8 @@ def read_lines(file: str) -> list[Line]:
     ]
     if not texts:
         raise FileError(file, wanted="at least one prompt", got="an empty file")
-    if FilePath(file).suffix.lower() in _JSON_LINES or _is_object(texts[0][1]):
+    # A broken first object is not taken for prose: every line would be, without a word.
+    if FilePath(file).suffix.lower() in _JSON_LINES or texts[0][1].lstrip().startswith("{"):
         return [_read_object(file, number, text) for number, text in texts]
     return [Line(number, text) for number, text in texts]
 
@@ -168,32 +167,25 @@ def _decoded(file: str, number: int, line: bytes) -> str:
         ) from None
 
 
-def _is_object(text: str) -> bool:
-    """Say whether a line is a JSON object that holds a prompt."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and not found.keys().isdisjoint(("text", "tokens"))
-
-
 def _read_object(file: str, number: int, text: str) -> Line:
     subject = f"{file} line {number}"
     try:
         found = json.loads(text)
         json.dumps(found, ensure_ascii=False).encode("utf-8")  # refuses half a surrogate pair
     except (ValueError, RecursionError) as error:
-        raise PromptError(subject, wanted="a JSON object", got=str(error)) from None
+        raise PromptError(
+            subject, wanted="a JSON object", got=cut(str(error)), remedy=_REMEDY
+        ) from None
     if not isinstance(found, dict) or ("text" in found) == ("tokens" in found):
         wanted = 'a JSON object with one of "text" and "tokens"'
-        raise PromptError(subject, wanted=wanted, got=text[:40])
+        raise PromptError(subject, wanted=wanted, got=cut(text), remedy=_REMEDY)
     prompt = found.get("text", found.get("tokens"))
     if "text" in found and not isinstance(prompt, str):
-        raise PromptError(subject, wanted='a string as "text"', got=repr(prompt)[:40])
+        raise PromptError(subject, wanted='a string as "text"', got=shown(prompt))
     if "tokens" in found and not (
         isinstance(prompt, list) and all(type(each) is int for each in prompt)
     ):
-        raise PromptError(subject, wanted='a list of ids as "tokens"', got=repr(prompt)[:40])
+        raise PromptError(subject, wanted='a list of ids as "tokens"', got=shown(prompt))
     target = found.get("target")
     return Line(number, prompt, tuple(target) if isinstance(target, list) else target)
 

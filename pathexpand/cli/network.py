@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pathexpand.errors import LimitError, PathExpandError
+from pathexpand.model.shown import cut, shown
 
 if TYPE_CHECKING:
     from pathexpand.symbolic import Network
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _MOST = 1000  # layers, or heads in a layer: beyond any model, and still counted at once
+
+
+class _Layers(click.IntRange):
+    """A number of layers; one of endless digits is over the limit, and is not repeated whole."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the number, no more of it than a line can show."""
+        short: Any = cut(value) if isinstance(value, str) else value
+        return super().convert(short, param, ctx)
 
 
 def described(command: Command) -> Command:
@@ -61,11 +71,16 @@ def read_network(
 
 
 def _read_heads(text: str) -> int | tuple[int, ...]:
-    if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text):
-        raise PathExpandError("heads", wanted="a number, or one a layer such as 4,3", got=text)
-    sizes = tuple(int(size) for size in text.split(","))
+    if not re.fullmatch(r"[0-9]+(,[0-9]+)*", text):
+        raise PathExpandError(
+            "heads", wanted="a number, or one a layer such as 4,3", got=shown(text)
+        )
+    # Cut before they are read: Python refuses numbers of thousands of digits.
+    sizes = tuple(int(size.lstrip("0")[:9] or "0") for size in text.split(","))
     if len(sizes) > _MOST or max(sizes) > _MOST:
-        raise LimitError("heads", wanted=f"at most {_MOST} in each of {_MOST} layers", got=text)
+        raise LimitError(
+            "heads", wanted=f"at most {_MOST} in each of at most {_MOST} layers", got=cut(text)
+        )
     return sizes if "," in text else sizes[0]
 
 
@@ -74,9 +89,11 @@ def _context() -> click.Context | None:
 
 
 _OPTIONS: list[Callable[[Command], Command]] = [
-    click.option("--layers", type=click.IntRange(0, _MOST), metavar="N", help="Layers."),
+    click.option("--layers", type=_Layers(0, _MOST), metavar="N", help=f"Layers, at most {_MOST}."),
     click.option(
-        "--heads", metavar="N", help="Heads in each layer; 4,3 gives each layer its own number."
+        "--heads",
+        metavar="N",
+        help=f"Heads in each layer, at most {_MOST}; 4,3 gives each layer its own number.",
     ),
     click.option("--positions", is_flag=True, help="Add position embeddings as a source."),
     click.option("--biases", is_flag=True, help="Add a constant born in each layer."),

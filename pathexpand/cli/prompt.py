@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pathexpand.errors import FileError, PromptError
+from pathexpand.model.shown import FILE_ROOM, ROOM, cut, shown
 
 if TYPE_CHECKING:
     from pathexpand.api import Run
@@ -66,22 +67,43 @@ def read_ids(text: str) -> list[int]:
     >>> read_ids("1,2, 3"), read_ids("[4 5]")
     ([1, 2, 3], [4, 5])
     """
-    ids = []
-    for piece in re.split(r"[,\s]+", text.strip().removeprefix("[").removesuffix("]").strip(" ,")):
-        if piece and not _ID.fullmatch(piece):
-            raise PromptError("tokens", wanted="ids such as 1,2,3", got=repr(piece))
-        ids += [int(piece)] if piece else []
-    return ids
+    bare = text.strip()
+    if bare.startswith("[") and bare.endswith("]"):
+        bare = bare[1:-1].strip()
+    pieces = re.split(r"\s*,\s*|\s+", bare) if bare else []
+    for piece in pieces:
+        if not _ID.fullmatch(piece):
+            got = shown(piece) if piece else f"nothing at a comma of {shown(text)}"
+            raise PromptError("tokens", wanted="ids such as 1,2,3", got=got)
+    return [int(piece) for piece in pieces]
+
+
+def read_bytes(file: str) -> bytes:
+    """Read a file whole; - is standard input. Raises `FileError`.
+
+    >>> read_bytes("no such file")
+    Traceback (most recent call last):
+    ...
+    pathexpand.errors.FileError: no such file: cannot read: No such file or directory
+    """
+    closed = FileError("standard input", wanted="an open stream", got="a closed one")
+    if file == "-" and sys.stdin is None:
+        raise closed
+    try:
+        return sys.stdin.buffer.read() if file == "-" else FilePath(file).read_bytes()
+    except OSError as error:
+        raise FileError(f"{cut(file, FILE_ROOM)}: cannot read: {error.strerror}") from None
+    except ValueError as error:  # a stream closed since, or a name no file can have
+        if file == "-":
+            raise closed from None
+        raise FileError(f"{cut(file, FILE_ROOM)}: cannot read: {error}") from None
 
 
 def _read_text(file: str) -> str:
     try:
-        raw = sys.stdin.buffer.read() if file == "-" else FilePath(file).read_bytes()
-        return raw.decode("utf-8")
-    except OSError as error:
-        raise FileError(f"{file}: cannot read: {error.strerror}") from None
+        return read_bytes(file).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FileError(f"{file}", wanted="text in UTF-8", got=str(error)) from None
+        raise FileError(f"{file}", wanted="text in UTF-8", got=_where(error)) from None
 
 
 def checked_text(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -90,8 +112,12 @@ def checked_text(context: click.Context, option: click.Parameter, text: str | No
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise PromptError(f"{option.name}", wanted="text in UTF-8", got=str(error)) from None
+            raise PromptError(f"{option.name}", wanted="text in UTF-8", got=_where(error)) from None
     return text
+
+
+def _where(error: UnicodeError) -> str:
+    return cut(str(error), 2 * ROOM)
 
 
 def _context() -> click.Context | None:

@@ -26,7 +26,9 @@ class Best:
         """Keep `top` paths."""
         self._top = top
         self._kept: list[tuple[float, Path]] = []
+        self._lost: dict[Path, float] = {}
         self.visited = 0
+        self.passed = 0.0  # what bounds the exact sizes of all that was offered and let go
 
     @property
     def cut(self) -> float:
@@ -35,24 +37,42 @@ class Best:
             return np.inf
         return self._size(self._top - 1) * _NEAR
 
-    def offer(self, values: npt.NDArray[Any], path_at: Callable[[int], Path]) -> None:
-        """Take note of some paths: their values, and the path that each index stands for."""
+    def offer(
+        self,
+        values: npt.NDArray[Any],
+        path_at: Callable[[int], Path],
+        lost: npt.NDArray[Any] | None = None,
+    ) -> None:
+        """Take note of some paths: their values, and the path that each index stands for.
+
+        `lost` bounds the rounding of each value.
+        """
         sizes = abs(np.asarray(values, dtype=np.float64))
+        lost = np.zeros_like(sizes) if lost is None else lost
         self.visited += sizes.size
-        floor = self._size(self._top) * _NEAR
-        fresh = [(float(sizes[n]), path_at(int(n))) for n in np.flatnonzero(sizes >= floor)]
+        stays = sizes >= self._size(self._top) * _NEAR
+        self.passed = max(self.passed, float((sizes + lost)[~stays].max(initial=0.0)))
+        fresh = [(float(sizes[n]), path_at(int(n))) for n in np.flatnonzero(stays)]
         if not fresh:
             return
+        rounding = lost[stays].tolist()
+        self._lost |= {path: each for (_, path), each in zip(fresh, rounding, strict=True)}
         self._kept = sorted([*self._kept, *fresh], key=_by_size)
         last = self._size(self._top)
         rest = self._kept[self._top + 1 :]
         near = [entry for entry in rest if last * _NEAR < entry[0] < last]
+        for size, path in (entry for entry in rest if not last * _NEAR < entry[0] < last):
+            self.passed = max(self.passed, size + self._lost.pop(path))
         self._kept = self._kept[: self._top + 1] + near
 
     def settle(self, value: Callable[[Path], float]) -> list[tuple[float, Path]]:
         """Value what was kept one by one and give it as (|value|, path), largest first."""
         exact = [(abs(value(path)), path) for _, path in self._kept]
         return sorted(exact, key=_by_size)
+
+    def most(self, size: float, path: Path) -> float:
+        """Give the most that a kept path's exact size can be."""
+        return size + self._lost.get(path, 0.0)
 
     def _size(self, index: int) -> float:
         return self._kept[index][0] if len(self._kept) > index else 0.0

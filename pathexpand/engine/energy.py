@@ -57,6 +57,11 @@ class Energies:
     scales: tuple[tuple[Array, ...], ...]
     named: bool
 
+    def largest(self, layer: int, state: int) -> Array:
+        """Give the largest Frobenius norm of each head's K over the positions: (head,)."""
+        held: Array = self.sizes[layer][state].max(axis=1, initial=0.0) * self.scales[layer][state]
+        return held
+
     @np.errstate(over="ignore", invalid="ignore")
     def bound(self, layer: int, state: int, heads: list[int], rows: Array, inner: Array) -> Array:
         """Bound Σ contribution² of suffixes that go on with these heads, and take the root.
@@ -127,6 +132,7 @@ def grow(
                 after = [query.step(state, head) for head in earlier.heads]
                 for number, w_v in enumerate(layer.W_V):
                     _bring(total[number], slack[number], earlier, w_v, mixed[early], after)
+            slack += gamma(index + 1) * _norms(total)  # the additions over earlier layers
             diagonal = np.arange(total.shape[1])
             total[:, diagonal, :, diagonal] += slack
             states.append((total, _norms(total)))

@@ -59,6 +59,10 @@ class NormTree:
         """Give the norm of each suffix with a source in front: (suffix,)."""
         return np.array([self._norm(source, node.carried) for node in nodes])
 
+    def rounding(self, nodes: list[Node], source: str) -> Array:
+        """Give 0: norms add nothing up that could cancel, so they keep nearly every digit."""
+        return np.zeros(len(nodes))
+
     def bounds(self, layer: int, nodes: list[Node]) -> Callable[[int, list[int], list[int]], Array]:
         """Prepare √energy of the suffixes continued by each head of a layer."""
         heads = self.network.layers[layer]

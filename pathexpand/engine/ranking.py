@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,13 +71,18 @@ def rank(
     report: Callable[[Progress], None] | None = None,
 ) -> Ranking:
     """Rank the paths of a run by |value|. `streams[l]` (position, d_model) measures rounding."""
-    near = frozen.until(readout.position)
+    start, near = time.monotonic(), frozen.until(readout.position)
     tree = PromptTree(near, readout, energies(near, query))
+    if budget is not None and budget.seconds is not None:
+        left = max(budget.seconds - (time.monotonic() - start), 0.0)
+        budget = replace(budget, seconds=left)
     found = search(tree, query, top=top, max_order=max_order, budget=budget, report=report)
     rows = []
     for path in found.paths:
-        split = path_value_by_token(frozen, readout, path)
-        rows.append(RankedPath(path, float(split.sum()), split))
+        # On the same cut as the search, so that every digit of the ranking is that of the values.
+        split = path_value_by_token(near, readout, path)
+        later = np.zeros(frozen.positions - near.positions, dtype=split.dtype)
+        rows.append(RankedPath(path, float(split.sum()), np.concatenate([split, later])))
     rest = remainder(frozen, readout, found.paths, query=query, streams=streams)
     others = query.complement()
     outside = remainder(frozen, readout, (), query=others, streams=streams)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from numbers import Integral, Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy.typing as npt
 from pathexpand.engine.best import Best
 from pathexpand.engine.rounding import TINY
 from pathexpand.errors import PathExpandError
+from pathexpand.model.shown import shown
 from pathexpand.symbolic import Head, Network, Path
 from pathexpand.symbolic.query import Query
 
@@ -34,11 +37,22 @@ class Budget:
     memory: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a limit below 0, or one that is no number."""
+        """Refuse a limit below 0, or one that is no number; numpy's numbers become plain ones."""
         for name in ("nodes", "seconds", "memory"):
-            limit = getattr(self, name)
-            if limit is not None and not limit >= 0:
-                raise PathExpandError(f"budget {name}", wanted="at least 0", got=str(limit))
+            limit: Any = getattr(self, name)
+            if limit is None:
+                continue
+            wanted = None
+            if isinstance(limit, bool | np.bool_) or not isinstance(limit, Real):
+                wanted = "a number of at least 0, or None"
+            elif not operator.ge(limit, 0):
+                wanted = "at least 0"
+            elif name == "nodes" and not isinstance(limit, Integral):
+                wanted = "a whole number of at least 0, or None"
+            if wanted:
+                raise PathExpandError(f"budget {name}", wanted=wanted, got=shown(limit))
+            plain = limit.item() if isinstance(limit, np.generic) else limit
+            object.__setattr__(self, name, plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +115,9 @@ class Tree(Protocol):
     def sizes(self, nodes: list[Node], source: str) -> Array:
         """Give the sizes of the paths that start at a source and go on with these suffixes."""
 
+    def rounding(self, nodes: list[Node], source: str) -> Array:
+        """Bound what float64 can have taken from each of these sizes, or added to it."""
+
     def bounds(self, layer: int, nodes: list[Node]) -> Callable[[int, list[int], list[int]], Array]:
         """Prepare bounds for these suffixes continued by a layer's heads.
 
@@ -155,6 +172,7 @@ class Hunt:
         """Rank the best paths by their own sizes; `left` bounds what still waits."""
         settled = self.best.settle(size)
         listed, rest = settled[: self.top], settled[self.top :]
+        unlisted = [self.best.most(found, path) for found, path in rest]
         paths = [path for _, path in listed]
         certified = left <= self.best.cut
         longer = self.max_order + 1 < len(self.query.count_by_order())
@@ -162,7 +180,7 @@ class Hunt:
             paths = self._filled([path for found, path in listed if found > 0])
         return Found(
             paths=tuple(paths),
-            bound=max(left, self.dropped, rest[0][0] if rest else 0.0),
+            bound=max(left, self.dropped, self.best.passed, *unlisted),
             # What was not expanded may go on with any number of heads.
             longer_bound=max(self.longer_bound, left, self.dropped) if longer else 0.0,
             certified=certified,
@@ -204,10 +222,11 @@ class _Hunt(Hunt):
     def spent(self, budget: Budget | None, start: float) -> bool:
         if budget is None:
             return False
+        held = self.held + 900 * len(self.expanded) + 400 * len(self.heap)
         return (
             (budget.nodes is not None and len(self.expanded) >= budget.nodes)
             or (budget.seconds is not None and time.monotonic() - start >= budget.seconds)
-            or (budget.memory is not None and self.held + 250 * len(self.heap) >= budget.memory)
+            or (budget.memory is not None and held >= budget.memory)
         )
 
     def progress(self, seconds: float) -> Progress:
@@ -240,7 +259,8 @@ class _Hunt(Hunt):
             ]
             if stopping:
                 sizes = self.tree.sizes(stopping, source.label)
-                self.best.offer(sizes, _path_at(source.label, stopping))
+                lost = self.tree.rounding(stopping, source.label)
+                self.best.offer(sizes, _path_at(source.label, stopping), lost)
         for layer in reversed(range(batch[0].boundary)):
             self._continue(layer, [node for node in batch if node.boundary > layer])
         self.expanded += [node.word for node in batch]
@@ -322,7 +342,9 @@ def _stopping(tree: Tree, query: Query, nodes: list[Node], listed: set[Path]) ->
             and Path(source.label, node.word) not in listed
         ]
         if left:
-            yield from map(float, tree.sizes(left, source.label))
+            yield from map(
+                float, tree.sizes(left, source.label) + tree.rounding(left, source.label)
+            )
 
 
 def _leaving(tree: Tree, query: Query, words: dict[Word, Node]) -> Iterator[float]:

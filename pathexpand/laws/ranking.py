@@ -124,7 +124,9 @@ def _certain(
     out = [each for path, each in ranked.items() if path not in set(listed)]
     largest = max(out, key=lambda each: abs(each.value), default=None)
     for row, path in zip(table.rows, listed, strict=True):
-        yield unequal(row.certain or not table.certified, True, f"certainty of {path}")
+        if table.bound is not None:
+            sure = abs(row.value) >= table.bound * (1 - 1e-9)
+            yield unequal(row.certain, sure, f"certainty of {path}")
         if row.certain and largest is not None:
             over = max(abs(largest.value) - abs(row.value), 0)
             rounding = largest.rounding + ranked[path].rounding

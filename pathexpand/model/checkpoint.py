@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pathexpand.errors import FileError, ModelError
 from pathexpand.model.config import Config, read_config
+from pathexpand.model.shown import FILE_ROOM, cut, shown
 from pathexpand.model.tensors import read_tensors
 from pathexpand.model.tokenizer import Tokenizer
 from pathexpand.model.weights import Weights, weights_from_tensors
@@ -41,23 +42,29 @@ def read_checkpoint(name_or_directory: str | FilePath) -> Checkpoint:
     """Read the embedded model of that name, or a directory, or one weights file.
 
     A directory holds `config.json` and one `.safetensors` file, and `tokenizer.json` if the model
-    has one; a `.safetensors` file has the others beside it. Raises `FileError` or `ModelError`.
+    has one; of several `.safetensors` files the one called `model.safetensors` is read, and
+    without it none. A `.safetensors` file given by itself has the others beside it. Raises
+    `FileError` or `ModelError`.
 
     >>> read_checkpoint("two-layer").config.n_heads
     4
     """
-    if str(name_or_directory) in EMBEDDED:
-        return _read(_EMBEDDED_FOLDER / str(name_or_directory), None)
+    wanted = f"one of {', '.join(EMBEDDED)}, or a directory with config.json"
+    if not isinstance(name_or_directory, str | FilePath):
+        raise FileError("model", wanted=wanted, got=shown(name_or_directory))
+    name = str(name_or_directory)
+    if name in EMBEDDED:
+        return _read(_EMBEDDED_FOLDER / name, None)
     place = FilePath(name_or_directory)
-    if place.is_dir():
+    try:
+        is_directory, is_file = place.is_dir(), place.is_file()
+    except OSError as error:
+        raise FileError(f"model '{cut(name)}': cannot read: {error.strerror}") from None
+    if is_directory and name:  # no name at all would be the current directory
         return _read(place, None)
-    if place.is_file():
+    if is_file:
         return _read(place.parent, place)
-    raise FileError(
-        f"model '{name_or_directory}'",
-        wanted=f"one of {', '.join(EMBEDDED)}, or a directory with config.json",
-        got="neither",
-    )
+    raise FileError(f"model '{cut(name, FILE_ROOM)}'", wanted=wanted, got="neither")
 
 
 def checkpoint_from_state_dict(
@@ -66,9 +73,14 @@ def checkpoint_from_state_dict(
     *,
     tokenizer: Tokenizer | None = None,
 ) -> Checkpoint:
-    """Take a TransformerLens state dict given as arrays, and its configuration."""
+    """Take a TransformerLens state dict given as arrays, and its configuration.
+
+    Raises `ModelError`.
+    """
     if not isinstance(config, Config):
         config = Config.from_mapping(config)
+    if not isinstance(tokenizer, Tokenizer | None):
+        raise ModelError("tokenizer", wanted="a Tokenizer or None", got=shown(tokenizer))
     return Checkpoint(config, weights_from_tensors(tensors, config), tokenizer)
 
 

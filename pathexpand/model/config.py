@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path as FilePath
 from typing import Any, Literal
 
-from pathexpand.errors import FileError, ModelError
+import numpy as np
 
+from pathexpand.errors import FileError, ModelError
+from pathexpand.model.numbers import is_real
+from pathexpand.model.shown import shown
+
+_MOST_LAYERS = 10_000  # beyond any model; each layer takes memory before its weights are seen
 Positions = Literal["standard", "shortformer", "none"]
 Direction = Literal["causal", "bidirectional"]
 
@@ -67,40 +73,39 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse sizes and switches that no model can have; fill what follows from others."""
-        least = {"n_layers": 0, "n_heads": 0 if self.n_layers == 0 else 1}
-        least |= dict.fromkeys(("d_model", "d_vocab", "n_ctx"), 1)
-        least["d_head"] = 0 if self.n_layers == 0 else 1
-        for key, minimum in least.items():
-            value = getattr(self, key)
-            if type(value) is not int or value < minimum:
-                raise ModelError(
-                    f"config {key}", wanted=f"a whole number of at least {minimum}", got=repr(value)
-                )
-        if type(self.d_vocab_out) is not int or self.d_vocab_out < 0:
-            raise ModelError("config d_vocab_out", wanted="a size", got=repr(self.d_vocab_out))
+        for field in fields(self):  # numpy's numbers become plain ones
+            object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
+        _check_size("n_layers", self.n_layers, 0, _MOST_LAYERS)
+        some = 0 if self.n_layers == 0 else 1
+        least = {"n_heads": some, "d_head": some, "d_model": 1, "d_vocab": 1, "n_ctx": 1}
+        for key, minimum in (least | {"d_vocab_out": 0}).items():
+            _check_size(key, getattr(self, key), minimum)
         object.__setattr__(self, "d_vocab_out", self.d_vocab_out or self.d_vocab)
-        scale = self.attn_scale or (math.sqrt(self.d_head or 1),) * self.n_layers
-        if len(scale) != self.n_layers or not all(
-            math.isfinite(each) and each > 0 for each in scale
+        object.__setattr__(self, "attn_scale", self._checked_scale())
+        for key, choices in (
+            ("positional_embedding_type", ("standard", "shortformer", "none")),
+            ("attention_dir", ("causal", "bidirectional")),
         ):
-            raise ModelError(
-                "config attn_scale",
-                wanted=f"{self.n_layers} positive numbers, one a layer",
-                got=repr(scale),
-            )
-        object.__setattr__(self, "attn_scale", tuple(scale))
-        if self.positional_embedding_type not in ("standard", "shortformer", "none"):
-            raise ModelError(
-                "config positional_embedding_type",
-                wanted="standard, shortformer or none",
-                got=repr(self.positional_embedding_type),
-            )
-        if self.attention_dir not in ("causal", "bidirectional"):
-            raise ModelError(
-                "config attention_dir",
-                wanted="causal or bidirectional",
-                got=repr(self.attention_dir),
-            )
+            value = getattr(self, key)
+            if not isinstance(value, str) or value not in choices:
+                wanted = f"{', '.join(choices[:-1])} or {choices[-1]}"
+                raise ModelError(f"config {key}", wanted=wanted, got=shown(value))
+        _check_switch("default_prepend_bos", self.default_prepend_bos)
+        if not isinstance(self.model_name, str):
+            raise ModelError("config model_name", wanted="text", got=shown(self.model_name))
+        start = self.bos_token_id
+        if start is not None and (type(start) is not int or not 0 <= start < self.d_vocab):
+            wanted = f"an id from 0 to {self.d_vocab - 1}, or none"
+            raise ModelError("config bos_token_id", wanted=wanted, got=shown(start))
+
+    def _checked_scale(self) -> tuple[float, ...]:
+        given = self.attn_scale
+        if isinstance(given, tuple):
+            scale = tuple(map(_plain, given or (math.sqrt(self.d_head or 1),) * self.n_layers))
+            if len(scale) == self.n_layers and all(map(_is_divisor, scale)):
+                return scale
+        wanted = f"{self.n_layers} positive numbers, one a layer"
+        raise ModelError("config attn_scale", wanted=wanted, got=shown(given))
 
     @classmethod
     def from_mapping(cls, raw: Mapping[str, Any]) -> Config:
@@ -115,11 +120,11 @@ class Config:
         pathexpand.errors.ModelError: config normalization_type 'LN': normalisation layers are not
         supported yet; fold or remove them, or use an attention-only model
         """
-        missing = [
-            key
-            for key in ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")
-            if key not in raw
-        ]
+        if not isinstance(raw, Mapping):
+            raise ModelError("config", wanted="a mapping of TransformerLens names", got=shown(raw))
+        raw = {key: _plain(value) for key, value in raw.items()}
+        sizes = ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")
+        missing = [key for key in sizes if raw.get(key) is None]
         if missing:
             hint = (
                 "this looks like a Hugging Face configuration; only TransformerLens names are "
@@ -132,13 +137,12 @@ class Config:
             )
         for key, allowed, meaning in _REFUSED:
             value = raw.get(key, allowed[0])
-            if value not in allowed and not (
-                key == "n_key_value_heads" and value == raw["n_heads"]
-            ):
+            grouped = key == "n_key_value_heads"
+            if not _is_one_of(value, (*allowed, raw["n_heads"]) if grouped else allowed):
+                one = meaning.startswith("a ") or not meaning.endswith("s")
                 raise ModelError(
-                    f"config {key} {value!r}: {meaning} is not supported yet"
-                    if meaning.startswith("a ") or not meaning.endswith("s")
-                    else f"config {key} {value!r}: {meaning} are not supported yet",
+                    f"config {key} {shown(value)}: {meaning} {'is' if one else 'are'} not "
+                    "supported yet",
                     remedy="fold or remove them, or use an attention-only model",
                 )
         return cls(**_settings(raw))
@@ -160,18 +164,16 @@ def read_config(file: FilePath) -> Config:
 def _settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.name for field in fields(Config)}
     settings = {key: value for key, value in raw.items() if key in known and value is not None}
-    if settings.get("d_vocab_out") == -1:  # TransformerLens for "as d_vocab"
+    if _is_one_of(settings.get("d_vocab_out"), (-1,)):  # TransformerLens for "as d_vocab"
         del settings["d_vocab_out"]
     kind = raw.get("positional_embedding_type", "standard")
-    if kind not in _POSITIONS:
+    if not isinstance(kind, str | None) or kind not in _POSITIONS:
         raise ModelError(
-            f"config positional_embedding_type {kind!r}: not supported yet",
+            f"config positional_embedding_type {shown(kind)}: not supported yet",
             remedy="standard, shortformer or none can be read so far",
         )
     settings["positional_embedding_type"] = _POSITIONS[kind]
     settings["attn_scale"] = _attention_scale(raw)
-    if not isinstance(settings.get("model_name", ""), str):
-        raise ModelError("config model_name", wanted="text", got=repr(settings["model_name"]))
     return settings
 
 
@@ -181,19 +183,45 @@ def _attention_scale(raw: Mapping[str, Any]) -> tuple[float, ...]:
     TransformerLens writes -1 for "the square root of d_head", has a switch for no scale at all,
     and one that divides layer l's scores by l + 1 once more (Mistral's GPT-2 runs).
     """
-    layers = raw["n_layers"]
-    if type(layers) is not int or layers < 0:
-        raise ModelError("config n_layers", wanted="a whole number", got=repr(layers))
+    _check_size("n_layers", raw["n_layers"], 0, _MOST_LAYERS)
+    _check_size("d_head", raw["d_head"], 0)
     given = raw.get("attn_scale")
-    if given is not None and not isinstance(given, int | float):
-        raise ModelError("config attn_scale", wanted="a number", got=repr(given))
-    if not raw.get("use_attn_scale", True):
-        base = 1.0
-    elif given is None or given == -1:
-        if type(raw["d_head"]) is not int or raw["d_head"] < 0:
-            raise ModelError("config d_head", wanted="a whole number", got=repr(raw["d_head"]))
-        base = math.sqrt(raw["d_head"] or 1)
-    else:
-        base = float(given)
-    by_layer = raw.get("scale_attn_by_inverse_layer_idx", False)
-    return tuple(base * (layer + 1 if by_layer else 1) for layer in range(layers))
+    by_size = _is_one_of(given, (None, -1))
+    if not by_size and not _is_divisor(given):
+        raise ModelError("config attn_scale", wanted="a positive number, or -1", got=shown(given))
+    use, by_layer = raw.get("use_attn_scale"), raw.get("scale_attn_by_inverse_layer_idx")
+    for key, switch in (("use_attn_scale", use), ("scale_attn_by_inverse_layer_idx", by_layer)):
+        _check_switch(key, False if switch is None else switch)
+    base = math.sqrt(raw["d_head"] or 1) if given is None or by_size else float(given)
+    base = 1.0 if use is False else base
+    return tuple(base * (layer + 1 if by_layer else 1) for layer in range(raw["n_layers"]))
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
+    """Say whether a value is among some, where 1 is not True and an array is no number."""
+    if not isinstance(value, bool | int | float | str | None):
+        return False
+    return any(
+        value == each and isinstance(value, bool) == isinstance(each, bool) for each in allowed
+    )
+
+
+def _is_divisor(value: Any) -> bool:
+    return is_real(value) and bool(0 < value <= sys.float_info.max)
+
+
+def _check_size(key: str, value: object, least: int, most: int = 2**31 - 1) -> None:
+    if type(value) is not int or value < least:
+        wanted = f"a whole number of at least {least}"
+        raise ModelError(f"config {key}", wanted=wanted, got=shown(value))
+    if value > most:
+        raise ModelError(f"config {key}", wanted=f"at most {most}", got=shown(value))
+
+
+def _check_switch(key: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ModelError(f"config {key}", wanted="true or false", got=shown(value))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pathexpand.errors import PromptError
 from pathexpand.model.checkpoint import Checkpoint
+from pathexpand.model.shown import shown
 from pathexpand.model.tokenizer import encode_prompt
 
+_WANTED = "one row of token ids"
 Prompt = str | Sequence[int] | npt.NDArray[np.integer]
 
 
@@ -72,8 +75,13 @@ def pad(prompts: Sequence[Tokens]) -> Tokens:
     return Tokens(ids, mask)
 
 
-def _token_ids(prompt: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    array = np.asarray(prompt)
+def _token_ids(prompt: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[Any]:
+    """Give ids as an array of whole numbers, of any size still: (position,)."""
+    try:
+        # A list is read number by number: numpy would round large ids and take bools for 0 and 1.
+        array = np.asarray(prompt, dtype=None if hasattr(prompt, "__array__") else object)
+    except Exception:  # lists of arrays of different shapes, or a foreign array's own error
+        raise PromptError("prompt", wanted=_WANTED, got=shown(prompt)) from None
     if array.size == 0:
         raise PromptError("prompt", wanted="at least one token", got="none")
     if array.ndim == 2 and array.shape[0] == 1:
@@ -81,27 +89,33 @@ def _token_ids(prompt: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[n
     if array.ndim != 1:
         raise PromptError(
             "prompt",
-            wanted="one row of token ids",
-            got=f"an array of shape {array.shape}",
-            remedy="give several prompts to model.runs",
+            wanted=_WANTED,
+            got=f"an array of shape {array.shape}" if array.ndim else shown(prompt),
+            remedy="give several prompts to model.runs" if array.ndim else "",
         )
-    if not np.issubdtype(array.dtype, np.integer):
+    if array.dtype == object:
+        for each in array:
+            if isinstance(each, bool) or not isinstance(each, int | np.integer):
+                raise PromptError("prompt", wanted="whole numbers as ids", got=shown(each))
+    elif not np.issubdtype(array.dtype, np.integer):
         raise PromptError("prompt", wanted="whole numbers", got=f"{array.dtype} values")
-    return array.astype(np.int64)
+    return array
 
 
 def _checked(
     checkpoint: Checkpoint,
-    ids: npt.NDArray[np.int64],
+    given: npt.NDArray[Any],
     mask: Sequence[bool] | npt.NDArray[np.bool_] | None,
 ) -> Tokens:
     size = checkpoint.config.d_vocab
-    outside = np.flatnonzero((ids < 0) | (ids >= size))
+    outside = np.flatnonzero((given < 0) | (given >= size))
     if outside.size:
         at = int(outside[0])
-        raise PromptError(
-            f"token id {ids[at]} at position {at}", wanted=f"an id from 0 to {size - 1}"
-        )
+        wrong, wanted = int(given[at]), f"an id from 0 to {size - 1}"
+        if abs(wrong) >= 2**64:
+            raise PromptError("prompt", wanted=f"{wanted} at position {at}", got=shown(wrong))
+        raise PromptError(f"token id {wrong} at position {at}", wanted=wanted)
+    ids = given.astype(np.int64)
     real = np.ones(ids.shape, dtype=bool) if mask is None else np.asarray(mask)
     if real.shape != ids.shape or not np.isin(real, (0, 1)).all():
         raise PromptError(

@@ -8,6 +8,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from pathexpand.errors import FileError, PromptError
+from pathexpand.model.shown import shown
 
 
 class Tokenizer:
@@ -88,6 +89,19 @@ def encode_prompt(tokenizer: Tokenizer | None, text: str) -> list[int]:
         raise PromptError(
             "prompt", wanted="token ids", got="text", remedy="this model has no tokenizer.json"
         )
+    return encode(tokenizer, text, "prompt")
+
+
+def encode(tokenizer: Tokenizer, text: str, subject: str) -> list[int]:
+    """Give the ids of a text; raises `PromptError` for half a surrogate pair, which is no text."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"{subject} {shown(text)}",
+            wanted="text in UTF-8",
+            got=f"half a surrogate pair at character {error.start}",
+        ) from None
     return tokenizer.encode(text)
 
 

@@ -13,11 +13,15 @@ import numpy.typing as npt
 
 from pathexpand.errors import ModelError
 from pathexpand.model.config import Config
+from pathexpand.model.numbers import is_real
+from pathexpand.model.shown import ROOM, cut, shown
+from pathexpand.model.tensors import FORMATS
 
 Array = npt.NDArray[Any]
 
 # Buffers that TransformerLens keeps beside its weights; they hold no learnt number.
 _BUFFERS = re.compile(r"blocks\.\d+\.attn\.(mask|IGNORE|rotary_sin|rotary_cos)")
+_BLOCK = re.compile(r"blocks\.(\d{1,9})\.", re.ASCII)
 _LATER = (
     (re.compile(r"(^|\.)(ln\w*|norm\w*)\."), "normalisation layers"),
     (re.compile(r"\.mlp\."), "MLP layers"),
@@ -114,13 +118,17 @@ def wanted_shapes(config: Config) -> dict[str, tuple[tuple[int, ...], bool]]:
 def weights_from_tensors(tensors: Mapping[str, Array], config: Config) -> Weights:
     """Build the weights from named tensors, after checking every name, shape and number.
 
-    Floats become float64; exact numbers (Python objects such as `Fraction`) are kept. A bias
-    that is zero everywhere is the same as no bias and is left out. Raises `ModelError` that lists
-    all missing, unexpected and misshapen tensors.
+    Floats become float64; exact numbers (Python objects such as `Fraction`) are kept. Arrays of
+    whole numbers are refused, as they are in a file: they may be packed weights. A bias that is
+    zero everywhere is the same as no bias and is left out. Raises `ModelError` that lists all
+    missing, unexpected and misshapen tensors.
     """
+    names = _names(tensors)
+    _check_depth(names, config.n_layers)
     wanted = wanted_shapes(config)
-    _reconcile(tensors, wanted)
-    kept = {name: _checked(name, tensors[name]) for name in wanted if name in tensors}
+    arrays = {name: _as_array(name, tensors[name]) for name in wanted if name in tensors}
+    _reconcile(names, arrays, wanted)
+    kept = {name: _checked(name, array) for name, array in arrays.items()}
     kept = {name: a for name, a in kept.items() if wanted[name][1] or _any_nonzero(a)}
     blocks = tuple(
         Block(
@@ -143,42 +151,79 @@ def weights_from_tensors(tensors: Mapping[str, Array], config: Config) -> Weight
     )
 
 
-def _reconcile(
-    tensors: Mapping[str, Array], wanted: Mapping[str, tuple[tuple[int, ...], bool]]
-) -> None:
+def _names(tensors: object) -> list[str]:
+    """Give the names of all tensors but buffers; refuse by name what is not supported yet."""
+    if not isinstance(tensors, Mapping):
+        raise ModelError("weights", wanted="a mapping of names to arrays", got=shown(tensors))
+    for name in tensors:
+        if not isinstance(name, str):
+            raise ModelError("weights", wanted="names that are text", got=shown(name))
     names = [name for name in tensors if not _BUFFERS.fullmatch(name)]
     for pattern, meaning in _LATER:
         found = sorted(name for name in names if pattern.search(name))
         if found:
-            raise ModelError(f"tensor {found[0]}: {meaning} are not supported yet")
+            raise ModelError(f"tensor {cut(found[0])}: {meaning} are not supported yet")
+    return names
+
+
+def _check_depth(names: list[str], depth: int) -> None:
+    """Compare the layers before a table of them is made."""
+    blocks = [found for name in names if (found := _BLOCK.match(name))]
+    given = 1 + max((int(block[1]) for block in blocks), default=-1)
+    if given < depth:
+        raise ModelError(
+            "weights", wanted=f"{depth} layers, as config n_layers says", got=f"tensors of {given}"
+        )
+
+
+def _reconcile(
+    names: list[str],
+    arrays: Mapping[str, Array],
+    wanted: Mapping[str, tuple[tuple[int, ...], bool]],
+) -> None:
     faults = [
         f"{name} {shape} is missing"
         for name, (shape, needed) in wanted.items()
-        if needed and name not in tensors
+        if needed and name not in arrays
     ]
     faults += [
-        f"{name} has shape {tuple(np.shape(tensors[name]))}, wanted {shape}"
-        for name, (shape, _) in wanted.items()
-        if name in tensors and tuple(np.shape(tensors[name])) != shape
+        f"{name} has shape {array.shape}, wanted {wanted[name][0]}"
+        for name, array in arrays.items()
+        if array.shape != wanted[name][0]
     ]
-    faults += [f"{name} is not known" for name in names if name not in wanted]
+    faults += [f"{cut(name)} is not known" for name in names if name not in wanted]
     if faults:
         more = f" and {len(faults) - 6} more" if len(faults) > 6 else ""
         raise ModelError("weights: " + "; ".join(faults[:6]) + more)
 
 
-def _checked(name: str, tensor: object) -> Array:
-    array = np.asarray(tensor)
+def _as_array(name: str, tensor: object) -> Array:
+    try:
+        return np.asarray(tensor)
+    except Exception as error:  # rows of different lengths, or a foreign array's own error
+        got = cut(" ".join(str(error).split()), 2 * ROOM)
+        raise ModelError(f"tensor {name}", wanted="a numpy array", got=got) from None
+
+
+def _checked(name: str, array: Array) -> Array:
     if array.dtype != object:
-        if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
-            raise ModelError(f"tensor {name}", wanted="real numbers", got=str(array.dtype))
-        array = np.array(array, dtype=np.float64)
+        if not np.issubdtype(array.dtype, np.floating):
+            raise ModelError(
+                f"tensor {name}", wanted=f"real numbers as {FORMATS}", got=str(array.dtype)
+            )
+        with np.errstate(over="ignore"):
+            array = np.array(array, dtype=np.float64)
         if not np.isfinite(array).all():
             count = int(np.size(array) - np.count_nonzero(np.isfinite(array)))
             raise ModelError(
                 f"tensor {name}", wanted="finite numbers", got=f"{count} that are NaN or infinite"
             )
     else:
+        for each in array.ravel().tolist():
+            # Exact numbers of other kinds (polynomials, say) only have to add, subtract, multiply.
+            exact = all(hasattr(each, f"__{name}__") for name in ("add", "sub", "mul"))
+            if not is_real(each) and (isinstance(each, float | complex | bool) or not exact):
+                raise ModelError(f"tensor {name}", wanted="finite real numbers", got=shown(each))
         array = array.copy()
     array.setflags(write=False)
     return array

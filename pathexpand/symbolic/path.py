@@ -21,8 +21,10 @@ from pathexpand.symbolic.maps import (
     ov,
 )
 
-_HEAD = re.compile(r"L(0|[1-9]\d*)H(0|[1-9]\d*)", re.ASCII)
-_BIAS = re.compile(r"L(0|[1-9]\d*)bias", re.ASCII)
+_NUMBER = r"(0|[1-9]\d{0,8})"  # no network has 10^9 layers, and Python reads no endless number
+_MOST = 10**9 - 1
+_HEAD = re.compile(f"L{_NUMBER}H{_NUMBER}", re.ASCII)
+_BIAS = re.compile(f"L{_NUMBER}bias", re.ASCII)
 _ARROW = re.compile(r"->|→|>")
 _PLAIN_SOURCES = {"embed": W_E, "pos": W_POS, "b_U": B_U}
 _SOURCES_WANTED = "embed, pos, b_U or a layer's constant such as L0bias"
@@ -32,7 +34,8 @@ _SOURCES_WANTED = "embed, pos, b_U or a layer's constant such as L0bias"
 class Head:
     """An attention head, by its layer and its index in the layer, both counted from 0.
 
-    Heads sort by layer, then index. Raises `NotationError` for negative numbers.
+    Heads sort by layer, then index. Raises `NotationError` for negative numbers and for those of
+    more than nine digits.
 
     >>> Head(0, 1).label, Head.parse("L0H1") == Head(0, 1)
     ('L0H1', True)
@@ -47,9 +50,11 @@ class Head:
             layer, head = index(self.layer), index(self.index)
         except TypeError:
             layer = head = -1
-        if layer < 0 or head < 0:
+        if not (0 <= layer <= _MOST and 0 <= head <= _MOST):
             raise NotationError(
-                "head", wanted="a layer and an index from 0", got=f"{self.layer!r}, {self.index!r}"
+                "head",
+                wanted="a layer and an index from 0, of at most nine digits",
+                got=f"{_shown(self.layer)}, {_shown(self.index)}",
             )
         object.__setattr__(self, "layer", layer)
         object.__setattr__(self, "index", head)
@@ -66,9 +71,9 @@ class Head:
         >>> Head.parse("L1H6")
         Head(layer=1, index=6)
         """
-        match = _HEAD.fullmatch(text.strip())
+        match = _HEAD.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
-            raise NotationError("head", wanted="a label such as L0H1", got=repr(text))
+            raise NotationError("head", wanted="a label such as L0H1", got=_shown(text))
         return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
@@ -84,13 +89,15 @@ def first_layer_after(source: str) -> int | None:
     >>> first_layer_after("embed"), first_layer_after("L0bias"), first_layer_after("b_U")
     (0, 1, None)
     """
+    if not isinstance(source, str):
+        raise NotationError("source", wanted=_SOURCES_WANTED, got=_shown(source))
     if source in ("embed", "pos"):
         return 0
     if source == "b_U":
         return None
-    bias = _BIAS.fullmatch(source) if isinstance(source, str) else None
+    bias = _BIAS.fullmatch(source)
     if bias is None:
-        raise NotationError("source", wanted=_SOURCES_WANTED, got=repr(source))
+        raise NotationError("source", wanted=_SOURCES_WANTED, got=_shown(source))
     return int(bias[1]) + 1
 
 
@@ -126,7 +133,7 @@ class Path:
         """Refuse a path that no network has."""
         first = first_layer_after(self.source)
         if not isinstance(self.components, tuple):
-            raise CompositionError("path", wanted="a tuple of heads", got=repr(self.components))
+            raise CompositionError("path", wanted="a tuple of heads", got=_shown(self.components))
         if first is None and self.components:
             raise CompositionError(
                 f"path from {self.source}",
@@ -136,7 +143,7 @@ class Path:
         before, layer = self.source, (first or 0) - 1
         for head in self.components:
             if not isinstance(head, Head):
-                raise CompositionError("path", wanted="heads", got=repr(head))
+                raise CompositionError("path", wanted="heads", got=_shown(head))
             if head.layer <= layer:
                 raise CompositionError(
                     f"{head} after {before}", wanted=f"layer {layer + 1} or later", got=head.label
@@ -174,12 +181,14 @@ class Path:
         >>> Path.parse("embed→L0H1 > L1H2") == Path("embed", (Head(0, 1), Head(1, 2)))
         True
         """
+        if not isinstance(text, str):
+            raise NotationError("path", wanted="text such as embed > L0H1", got=_shown(text))
         source, *labels = (piece.strip() for piece in _ARROW.split(text))
         try:
             return cls(source, tuple(Head.parse(label) for label in labels))
         except NotationError as error:
             raise NotationError(
-                f"path {text!r}",
+                f"path {_shown(text)}",
                 wanted=error.wanted,
                 got=error.got,
                 remedy="write for example embed > L0H1 > L1H2",
@@ -221,6 +230,14 @@ class Path:
         if path.term() != term:
             raise refused
         return path
+
+
+def _shown(value: object) -> str:
+    """Write a value, but never a long line; Python refuses to write out an endless number."""
+    if isinstance(value, int) and abs(value) > _MOST:
+        return "a number of more than nine digits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:30]}…{text[-30:]}"
 
 
 def _source_label(start: LinearMap) -> str:

@@ -49,7 +49,9 @@ def read(text: str, kind: str) -> Record:
     1.0
     """
     try:
-        document = json.loads(text, parse_constant=_refuse_constant)
+        document = json.loads(
+            text, parse_constant=_refuse_constant, object_pairs_hook=without_twins
+        )
     except (ValueError, RecursionError) as error:
         raise FileError("table", wanted="JSON written by to_json", got=str(error)) from None
     if not isinstance(document, dict) or document.get("table") != kind:
@@ -124,6 +126,22 @@ class Record:
         if key not in self._members:
             self._refuse(key, "a value or null")
         return self._members[key] is None
+
+
+def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a JSON object of its members; raises `ValueError` if two have the same name.
+
+    >>> without_twins([("bound", 1.0), ("bound", 2.0)])
+    Traceback (most recent call last):
+    ...
+    ValueError: the member 'bound' stands there twice
+    """
+    members: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in members:
+            raise ValueError(f"the member {key[:40]!r} stands there twice")
+        members[key] = value
+    return members
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pathexpand.table.figures import Scale, counted, percent, small, upper
@@ -99,6 +99,9 @@ class Searched(Protocol):
     def __len__(self) -> int:
         """Give the number of listed paths."""
 
+    def __iter__(self) -> Iterator[object]:
+        """Yield the rows."""
+
     @property
     def certified(self) -> bool:
         """Whether no unlisted path within the order is larger than a listed one."""
@@ -142,6 +145,8 @@ def claim(table: Searched, unlisted: int, *, size: str = "|value|") -> str:
     said = f"{each} {bound}" + (
         f", each longer one of at most {upper(table.longer_bound)}." if longer else "."
     )
+    if table.certified and any(not getattr(row, "certain", True) for row in table):
+        return f"Certified up to rounding: {said} Rows marked ? may be outranked."
     if table.certified:
         return f"Certified: {said}"
     return f"Stopped early: {said} Rows marked ? may be outranked."

@@ -7,6 +7,7 @@ import pytest
 
 from pathexpand.api import Run
 from pathexpand.certificate import Certificate, certify
+from pathexpand.certificate.rows import NEAR
 from pathexpand.engine.search import Budget
 from pathexpand.laws.problems import random_model
 from pathexpand.table import PathTable
@@ -51,7 +52,7 @@ def reranked(table: PathTable, rows: list[Any], **changes: Any) -> PathTable:
                 rank=rank,
                 running=running,
                 share=row.value / table.dense,
-                certain=abs(row.value) >= bound,
+                certain=abs(row.value) >= bound * NEAR,
             )
         )
     remainder = table.remainder + table.listed - running

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pathexpand.certificate import Certificate
+from pathexpand.api import load
+from pathexpand.certificate import Certificate, certify
 from pathexpand.cli import main
+from pathexpand.errors import FileError
+from pathexpand.table import PathTable
+from pathexpand.target import DirectionTarget
 
 
 def command(*arguments: str) -> int:
@@ -134,8 +139,42 @@ def test_files_that_cannot_be_read_or_written(
     assert "No such file" in refused(capsys, "check", str(tmp_path / "none.json"))
     assert "directory" in refused(capsys, "check", str(tmp_path))
     where = str(tmp_path / "none" / "paths.json")
-    assert "cannot write" in refused(capsys, "table", "--certificate", where)
-    assert not list(tmp_path.iterdir())
+    assert command("table", "--certificate", where) == 2
+    shown = capsys.readouterr()
+    assert shown.out.startswith("model") and "cannot write" in shown.err
+    assert shown.err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("member", "twin"),
+    [
+        ('"bound": ', '"bound": 0.0, '),
+        ('"sha256": ', '"sha256": "", '),
+        ('"rank": 1', '"rank": 1, '),
+    ],
+)
+def test_a_member_that_stands_twice_is_refused(
+    member: str, twin: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = file.read_text()
+    assert member in text
+    file.write_text(text.replace(member, twin + member, 1))
+    assert "stands there twice" in refused(capsys, "check", str(file))
+
+
+def test_a_table_with_a_member_twice_is_refused() -> None:
+    text = load("two-layer").run("to be").paths(top=2).to_json()
+    with pytest.raises(FileError, match="the member 'bound' stands there twice"):
+        PathTable.from_json(text.replace('"bound": ', '"bound": 0.0, "bound": ', 1))
+
+
+def test_a_direction_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = load("two-layer").run("to be")
+    target = DirectionTarget(np.ones(run.model.config.d_model), "the logit of 'a'")
+    file = tmp_path / "paths.json"
+    file.write_text(certify(run, run.searched_paths(target, top=2)).to_json())
+    assert command("check", str(file)) == 0
+    assert "\ntarget       a direction, called the logit of 'a'\n" in capsys.readouterr().out
 
 
 def test_weights_only_takes_no_certificate(

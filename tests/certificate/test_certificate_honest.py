@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from pathexpand.errors import LimitError, PathExpandError
 from pathexpand.laws.problems import random_model
 from pathexpand.laws.strategies import models, prompts, targets
 
+# The package has a function of this name.
+MAKING = import_module("pathexpand.certificate.certify")
 QUERIES = (
     *("*", "embed > *", "not embed > *", "* > {L0H0} > *", "* > !L0H0", "any"),
     *("* > L*H0", "embed > L0H*? > *", "{embed, b_U} > *", "not * > L0H* > *"),
@@ -78,16 +81,46 @@ def test_what_passes_is_true(case: tuple[Run, Any]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_kept_suffix_is_needed(seed: int) -> None:
+def test_of_too_many_suffixes_those_needed_are_kept(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MAKING, "_KEPT", 0)
     run = random_model(seed=seed, n_layers=4).run([1, 2, 3, 4])
-    searched = run.searched_paths(3, top=12)
+    every = {path.components for path in run.model.network.paths() if path.source != "b_U"}
+    searched = replace(run.searched_paths(3, top=12), expanded=tuple(every))
     certificate = certify(run, searched)
     words = read_words(certificate.expanded, run.model.network)
-    assert words <= set(searched.expanded)
+    assert words < every
+    assert not failed(check_certificate(certificate, run.model))
     for text in certificate.expanded:
         fewer = tuple(each for each in certificate.expanded if each != text)
         found = check_certificate(replace(certificate, expanded=fewer).sealed(), run.model)
         assert any(line.startswith("bound") for line in failed(found))
+
+
+def test_all_suffixes_are_kept_without_an_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = random_model(seed=1, n_layers=4).run([1, 2, 3, 4])
+    searched = run.searched_paths(3, top=12)
+    with monkeypatch.context() as patch:
+        patch.setattr(MAKING, "frontiers", None)
+        certificate = certify(run, searched)
+    assert read_words(certificate.expanded, run.model.network) == set(searched.expanded)
+    assert not failed(check_certificate(certificate, run.model))
+
+
+def test_a_bound_that_is_rounded_up_passes() -> None:
+    """A row is certain, and certified, although the bound is above it by less than 1e-9."""
+    run = random_model(seed=1, n_layers=3).run([1, 2, 3, 4])
+    searched = run.searched_paths(3, top=12)
+    for part in (1 + 1e-12, 1 + 9e-10):
+        table = searched.table
+        bound = max(abs(row.value) for row in table) * part
+        rows = tuple(
+            replace(row, certain=abs(row.value) >= bound * (1 - 1e-9)) for row in table.rows
+        )
+        assert sum(row.certain for row in rows) == 1
+        raised = replace(searched, table=replace(table, bound=bound, rows=rows))
+        assert not failed(check_certificate(certify(run, raised), run.model))
 
 
 def test_a_run_out_of_a_padded_batch_passes_where_it_is_run_alone() -> None:
@@ -142,6 +175,17 @@ def test_more_memory_than_there_is_is_refused_clearly() -> None:
         seed=1, n_layers=1, n_heads=1, d_model=2600, d_head=1, n_ctx=64, biases="none"
     )
     run = model.run([1] * 64)
-    searched = run.searched_paths(0, top=1)
+    certificate = certify(run, run.searched_paths(0, top=1))
     with pytest.raises(LimitError, match=r"wanted at most 4 GB of memory, got 10.4 GB: 1 states"):
-        certify(run, searched)
+        check_certificate(certificate, model)
+
+
+def test_a_table_in_which_all_is_0_passes() -> None:
+    model = random_model(seed=1, n_layers=2)
+    run = model.run([1, 2])
+    for top in (0, 3):
+        searched = run.searched_paths(np.zeros(model.config.d_model), top=top)
+        assert not failed(check_certificate(certify(run, searched), model))
+        raised = replace(searched.table, gap_bound=1e-300)
+        searched = replace(searched, table=raised)
+        assert not failed(check_certificate(certify(run, searched), model))

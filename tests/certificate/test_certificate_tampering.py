@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pathexpand.api import Model, Run
+from pathexpand.api import Model, Run, from_state_dict
 from pathexpand.certificate import Certificate, certify, check_certificate
 from pathexpand.certificate.suffix import read_words
 from pathexpand.engine.search import Budget
@@ -128,6 +128,20 @@ FALSE: dict[str, tuple[Edit, set[str]]] = {
         ).sealed(),
         {"values", "sums"},
     ),
+    "name of the target": (lambda c: with_table(c, target="logit of #3"), {"question"}),
+    "name of a direction": (
+        lambda c: replace(
+            with_table(c, target="y"), target=DirectionTarget(np.ones(7), "x")
+        ).sealed(),
+        {"question"},
+    ),
+    "direction called a logit": (
+        lambda c: replace(
+            with_table(c, target=" Logit of #3"), target=DirectionTarget(np.ones(7), " Logit of #3")
+        ).sealed(),
+        {"question"},
+    ),
+    "model": (lambda c: with_table(c, model="gpt2"), {"question"}),
     "query": (lambda c: with_table(c, query="* > L0H1 > *"), {"rows", "counts", "sums"}),
     "query that is none": (lambda c: with_table(c, query="* > L9H9"), {"question"}),
     "value": (lambda c: revalued(c, 0, c.table.rows[0].value * 1.01), {"values"}),
@@ -170,6 +184,13 @@ FALSE: dict[str, tuple[Edit, set[str]]] = {
         ),
         {"counts"},
     ),
+    "fewer than no paths valued": (lambda c: with_table(c, visited=-1), {"counts"}),
+    "more paths valued than there are": (
+        lambda c: with_table(c, visited=c.table.path_count - c.table.outside_count + 1),
+        {"counts"},
+    ),
+    "any number of paths valued": (lambda c: with_table(c, visited=None), {"counts"}),
+    "bound of the gap": (lambda c: with_table(c, gap_bound=1000 * c.table.gap_bound), {"sums"}),
     "dense": (lambda c: with_table(c, dense=c.table.dense + 1e-6), {"sums"}),
     "gap": (lambda c: with_table(c, gap=0.5, gap_bound=1.0), {"sums"}),
     "remainder energy": (
@@ -233,6 +254,24 @@ def test_an_edit_too_small_or_too_weak_to_be_false_is_noticed_by_the_hash(
     assert "content" in failing(edited, run.model)
 
 
+@pytest.mark.parametrize("size", [1e5, 1e120])
+def test_patterns_that_rounding_leaves_open_fail(size: float) -> None:
+    """Who hides the patterns' hash is not allowed for however much their scores may round."""
+    base = random_model(seed=11, n_layers=3, n_heads=3)
+    tensors = {
+        name: array * (size if name.endswith(("W_Q", "W_K")) else 1)
+        for name, array in base.weights.named()
+    }
+    model = from_state_dict(tensors, base.config)
+    run = model.run([1, 7, 2, 9, 4])
+    honest = certify(run, run.searched_paths(3, top=4))
+    assert not failing(honest, model)
+    forged = replace(with_flags(honest, bound=0.0), patterns="0" * 64).sealed()
+    findings = check_certificate(forged, model)
+    assert [each.name for each in findings if not each.holds] == ["question"]
+    assert findings[-1].detail.startswith("patterns that rounding leaves open")
+
+
 def test_a_lower_longer_bound_fails(run: Run) -> None:
 
     honest = certify(run, run.searched_paths((3, 5), top=6, max_order=1))
@@ -278,13 +317,6 @@ def test_a_row_traded_for_a_smaller_one_fails(certificate: Certificate, run: Run
     edited = replace(certificate, table=reranked(table, rows)).sealed()
     if table.certified:
         assert {"bound", "certified"} & set(failing(edited, run.model))
-
-
-def test_each_suffix_is_needed(certificate: Certificate, run: Run) -> None:
-    for text in certificate.expanded:
-        fewer = tuple(each for each in certificate.expanded if each != text)
-        edited = replace(certificate, expanded=fewer).sealed()
-        assert {"bound", "longer paths"} & set(failing(edited, run.model))
 
 
 def test_more_suffixes_than_needed_do_no_harm(certificate: Certificate, run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -229,7 +230,7 @@ def test_ties_stand_in_the_order_of_paths() -> None:
         table = floats.paths(1, top=top, centred=False)
         assert [row.path for row in table] == [str(p) for p in sorted(model.network.paths())[:top]]
         assert table.bound is not None
-        assert table.bound >= 1.0 if not top else table.bound == float(top < 16)
+        assert table.bound >= 1.0 if not top else table.bound == pytest.approx(float(top < 16))
 
 
 def as_floats(model: Model) -> Model:
@@ -256,7 +257,9 @@ def test_a_sum_whose_tokens_look_ahead_is_kept_whole() -> None:
         assert run.frozen.until(position) is run.frozen
     assert run.frozen.until(3).positions == 4
     late = laws.random_model(seed=1).run([3, 1, 4, 1]).frozen
-    late.layers[1].patterns[0, 0, 2] = 1e-300  # one glance ahead, and only from position 0
+    patterns = late.layers[1].patterns.copy()
+    patterns[0, 0, 2] = 1e-300  # one glance ahead, and only from position 0
+    late = replace(late, layers=(late.layers[0], replace(late.layers[1], patterns=patterns)))
     assert late.until(0) is late
     assert late.until(1) is late
     assert late.until(2).positions == 3
@@ -298,7 +301,7 @@ def test_a_query_that_matches_nothing(query: str, run: Run) -> None:
     assert (table.remainder, table.bound, table.remainder_energy) == (0.0, 0.0, 0.0)
     assert (table.certified, table.visited, table.closes) == (True, 0, True)
     assert table.outside == pytest.approx(table.dense)
-    assert "Complete" in table.to_text(80)
+    assert "No path matches the query." in table.to_text(80)
     assert run.total(query, target=2).sum() == 0
     assert run.count(query) == run.model.count(query) == 0
     norms = run.model.paths(query=query)

@@ -300,8 +300,9 @@ def _rows(problem: Problem, found: Ranking, short: dict[Path, Truth]) -> Iterato
     paths = [row.path for row in found.rows]
     if len(set(paths)) < len(paths) or not set(paths) <= set(short) or len(paths) > problem.top:
         yield "rows"
+    near = problem.frozen.until(problem.readout.position)
     for row in found.rows:
-        if row.value != path_value(problem.frozen, problem.readout, row.path):
+        if row.value != path_value(near, problem.readout, row.path):
             yield "last digit"
         if row.path in short:
             each = short[row.path]
