@@ -31,7 +31,8 @@ All other steps are heads.
   (L1H*)*                       * right after ) or } or . takes it any number of times
 
 Without parentheses | parts the whole query: embed > L0H1 | L0H3 asks for embed > L0H1, and for
-L0H3 from any source. L0H* is one head of layer 0. To repeat a label with *, put it in parentheses: (L0H*)*.
+L0H3 from any source. L0H* is one head of layer 0. To repeat a label with *, put it in
+parentheses: (L0H*)*.
 The word not, at the very start, asks for all paths that the rest of the query does not match.
 Labels that the network does not have are refused. In a shell, put the query in single quotes.
 """
