@@ -46,7 +46,12 @@ def path_sheet(table: PathTable, *, ascii: bool) -> Sheet:
         head=_head(table, ascii=ascii),
         columns=(*path_columns(table.rows, ascii=ascii), *_value_columns(table, ascii=ascii)),
         closing=_closing(table),
-        claims=(*_fault(table), claim(table, table.remainder_count), *_searched(table)),
+        claims=(
+            *_fault(table),
+            claim(table, table.remainder_count),
+            *_searched(table),
+            *_energy(table),
+        ),
         good=table.certified and table.closes,
     )
 
@@ -166,6 +171,13 @@ def _head(table: PathTable, *, ascii: bool) -> tuple[Line, ...]:
         Line("target", visible(table.target, ascii=ascii)),
         *asked(table.query, ascii=ascii),
     )
+
+
+def _energy(table: PathTable) -> tuple[str, ...]:
+    """Say how much is left in the remainder, path by path: its sum alone may hide it."""
+    if not table.remainder_count or table.remainder_energy is None:
+        return ()
+    return (f"Squared values in the remainder sum to at most {upper(table.remainder_energy)}.",)
 
 
 def asked(query: str, *, ascii: bool) -> tuple[Line, ...]:

@@ -68,7 +68,9 @@ def ties() -> Model:
     tensors["pos_embed.W_pos"] = np.zeros((4, 2))
     for layer in range(2):
         for name, shape in one.items():
-            tensors[f"blocks.{layer}.attn.{name}"] = np.full(shape, 0.0 if name in "W_QW_K" else 1.0)
+            tensors[f"blocks.{layer}.attn.{name}"] = np.full(
+                shape, 0.0 if name in "W_QW_K" else 1.0
+            )
         tensors[f"blocks.{layer}.attn.W_O"][:, :, 1] = 0
     return from_state_dict(tensors, config)
 
