@@ -137,7 +137,8 @@ def grow(
             total[:, diagonal, :, diagonal] += slack
             states.append((total, _norms(total)))
         yield states
-        mixed.append([_mix(weights[index], *grown) for grown in states])
+        if index + 1 < len(layers):  # nothing comes behind the last layer
+            mixed.append([_mix(weights[index], *grown) for grown in states])
 
 
 def over_peak(array: Array) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pathexpand.engine.energy import energies
 from pathexpand.engine.norm_tree import NormTree
 from pathexpand.engine.prompt_tree import PromptTree
-from pathexpand.engine.remainder import remainder
+from pathexpand.engine.remainder import Remainder, remainder
 from pathexpand.engine.search import Budget, Found, Progress, rest_energy, search
 from pathexpand.engine.value import Readout, path_value_by_token
 from pathexpand.frozen import FrozenSum
@@ -85,7 +85,9 @@ def rank(
         rows.append(RankedPath(path, float(split.sum()), np.concatenate([split, later])))
     rest = remainder(frozen, readout, found.paths, query=query, streams=streams)
     others = query.complement()
-    outside = remainder(frozen, readout, (), query=others, streams=streams)
+    outside = Remainder(0.0, 0, 0.0)
+    if others.count():
+        outside = remainder(frozen, readout, (), query=others, streams=streams)
     return Ranking(
         rows=tuple(rows),
         listed=float(sum(row.value for row in rows)),
