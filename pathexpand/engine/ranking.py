@@ -70,13 +70,22 @@ def rank(
     budget: Budget | None = None,
     report: Callable[[Progress], None] | None = None,
 ) -> Ranking:
-    """Rank the paths of a run by |value|. `streams[l]` (position, d_model) measures rounding."""
+    """Rank the paths of a run by |value|. `streams[l]` (position, d_model) measures rounding.
+
+    Stopped by Ctrl-C before there are energies to search with, it lists nothing and bounds
+    nothing, but still closes.
+    """
     start, near = time.monotonic(), frozen.until(readout.position)
-    tree = PromptTree(near, readout, energies(near, query))
-    if budget is not None and budget.seconds is not None:
-        left = max(budget.seconds - (time.monotonic() - start), 0.0)
-        budget = replace(budget, seconds=left)
-    found = search(tree, query, top=top, max_order=max_order, budget=budget, report=report)
+    tree: PromptTree | None = None
+    try:
+        tree = PromptTree(near, readout, energies(near, query))
+        if budget is not None and budget.seconds is not None:
+            left = max(budget.seconds - (time.monotonic() - start), 0.0)
+            budget = replace(budget, seconds=left)
+        found = search(tree, query, top=top, max_order=max_order, budget=budget, report=report)
+    except KeyboardInterrupt:
+        longer = 0.0 if max_order is None else float(np.finfo(np.float64).max)
+        found = Found((), np.inf, longer, certified=False, visited=0, expanded=())
     rows = []
     for path in found.paths:
         # On the same cut as the search, so that every digit of the ranking is that of the values.
@@ -93,7 +102,7 @@ def rank(
         listed=float(sum(row.value for row in rows)),
         remainder=float(rest.value),
         remainder_count=rest.count,
-        remainder_energy=rest_energy(tree, query, found.paths),
+        remainder_energy=np.inf if tree is None else rest_energy(tree, query, found.paths),
         outside=float(outside.value),
         rounding=rest.rounding + (outside.rounding if outside.count else 0.0),
         found=found,

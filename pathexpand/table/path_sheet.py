@@ -154,7 +154,8 @@ def claim(table: Searched, unlisted: int, *, size: str = "|value|") -> str:
         return f"Certified up to rounding: {said} Rows marked ? may be outranked."
     if table.certified:
         return f"Certified: {said}"
-    return f"Stopped early: {said} Rows marked ? may be outranked."
+    rows = " Rows marked ? may be outranked." if len(table) else ""
+    return f"Stopped early: {said}{rows}"
 
 
 def _head(table: PathTable, *, ascii: bool) -> tuple[Line, ...]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pathexpand import laws
 from pathexpand.api import Model, from_state_dict, load
+from pathexpand.engine import ranking
 from pathexpand.engine.energy import energies
 from pathexpand.engine.enumeration import enumerate_values
 from pathexpand.engine.prompt_tree import PromptTree
@@ -436,3 +437,17 @@ def test_every_bound_of_a_suffix_holds_for_all_its_completions() -> None:
             total = np.hypot.reduce([known[each].value for each in ends])
             slack = sum(known[each].rounding for each in ends)
             assert total <= float(bound[0, 0]) + slack
+
+
+def test_an_interrupt_before_there_are_energies_still_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ranking, "energies", interrupted)
+    run = load("two-layer").run("to be or not")
+    for max_order in (None, 1):
+        table = run.paths(top=5, max_order=max_order)
+        assert (len(table), table.bound, table.certified, table.closes) == (0, None, False, True)
+        assert "Stopped early" in table.to_text(80)
