@@ -35,7 +35,11 @@ def check(*, file: str, model: str | None) -> int:
     """
     from pathexpand.certificate import Certificate, check_certificate
 
-    certificate = Certificate.from_json(_read(file))
+    try:
+        certificate = Certificate.from_json(_read(file))
+    except FileError as error:
+        subject = error.subject if error.subject.startswith(file) else f"{file}: {error.subject}"
+        raise FileError(subject, wanted=error.wanted, got=error.got, remedy=error.remedy) from error
     against = _load(certificate, model)
     note("Checking the certificate.")
     findings = check_certificate(certificate, against)

@@ -10,6 +10,7 @@ import click
 from pathexpand.cli.output import complain, emit, wants_color, warn, write_whole
 from pathexpand.cli.progress import watched
 from pathexpand.cli.prompt import Command, prompted, queried, read_run
+from pathexpand.errors import FileError
 
 if TYPE_CHECKING:
     from pathexpand.engine.search import Budget
@@ -110,6 +111,8 @@ def table(
         raise click.UsageError(
             "--out and --certificate name the same file.", click.get_current_context(silent=True)
         )
+    if certificate is not None and not FilePath(certificate).absolute().parent.is_dir():
+        raise FileError(f"{certificate}: cannot write", wanted="a directory that exists")
     run = read_run(model, **prompt)
     with watched() as report:
         searched = run.searched_paths(
