@@ -84,7 +84,7 @@ def gpt2_shape(kind: str, norm: float, spread: float, *, enumerate_to: int = 0) 
     seconds = time.perf_counter() - start
     flops = energy_flops(12, 12, 768, 64, 32)
     print(f"energy pass {seconds:5.1f} s: {flops / seconds / 1e9:.0f} Gflop/s of its products")
-    tree = PromptTree(frozen, readout, energy)
+    tree = PromptTree(frozen, readout, query, energy)
     for top in (10, 100, 1000):
         curve: list[Progress] = []
         start = time.perf_counter()
@@ -137,7 +137,8 @@ def growth() -> None:
 
 def ranked(frozen: FrozenSum, readout: Readout, top: int) -> Found:
     query = everything(frozen.network())
-    return search(PromptTree(frozen, readout, energies(frozen, query)), query, top=top)
+    tree = PromptTree(frozen, readout, query, energies(frozen, query))
+    return search(tree, query, top=top)
 
 
 def problem(
@@ -171,13 +172,15 @@ def problem(
     }
     model = pathexpand.from_state_dict(tensors, config)
     run = model.run(rng.integers(0, vocabulary, length))
-    return run.frozen, run.target(5).readout(model.weights, length - 1)
+    return run.frozen, run.target(5).readout(run.unembed, length - 1)
 
 
 def energy_flops(layers: int, heads: int, d_model: int, d_head: int, positions: int) -> float:
-    """Count the products of the energy pass: two for each pair of heads and position, and V."""
-    pairs = heads**2 * layers * (layers - 1) / 2
-    return pairs * (4 * positions * d_head**3 + 2 * d_model * d_head**2)
+    """Count the products of the energy pass: K out of M for each head, and M out of K again."""
+    width = heads * d_head
+    there = 2 * d_model * d_model * width + 2 * d_model * width * d_head
+    back = 2 * width * d_head * d_model + 2 * d_model * width * d_model
+    return positions * (layers * there + (layers - 1) * back)
 
 
 def gigaflops() -> float:

@@ -25,8 +25,10 @@ _PUBLIC = {
     "Expansion": "pathexpand.symbolic",
     "Factored": "pathexpand.lowrank",
     "Head": "pathexpand.symbolic",
+    "Mlp": "pathexpand.symbolic",
     "Model": "pathexpand.api",
     "Network": "pathexpand.symbolic",
+    "Neuron": "pathexpand.symbolic",
     "NormTable": "pathexpand.table",
     "Path": "pathexpand.symbolic",
     "PathExpandError": "pathexpand.errors",
@@ -42,6 +44,8 @@ _PUBLIC = {
     "equation": "pathexpand.symbolic",
     "expand": "pathexpand.symbolic",
     "from_state_dict": "pathexpand.api",
+    "from_transformer_lens": "pathexpand.api.live",
+    "from_transformers": "pathexpand.api.live",
     "iterate": "pathexpand.symbolic",
     "load": "pathexpand.api",
     "verify_run": "pathexpand.laws",
@@ -55,8 +59,10 @@ __all__ = [
     "Expansion",
     "Factored",
     "Head",
+    "Mlp",
     "Model",
     "Network",
+    "Neuron",
     "NormTable",
     "Path",
     "PathExpandError",
@@ -72,6 +78,8 @@ __all__ = [
     "equation",
     "expand",
     "from_state_dict",
+    "from_transformer_lens",
+    "from_transformers",
     "iterate",
     "load",
     "verify_run",
@@ -79,6 +87,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pathexpand.api import Model, Run, from_state_dict, load
+    from pathexpand.api.live import from_transformer_lens, from_transformers
     from pathexpand.certificate import Certificate, certify, check_certificate
     from pathexpand.engine.sampling import Sample
     from pathexpand.engine.search import Budget
@@ -90,7 +99,9 @@ if TYPE_CHECKING:
     from pathexpand.symbolic import (
         Expansion,
         Head,
+        Mlp,
         Network,
+        Neuron,
         Path,
         Term,
         count,

@@ -12,12 +12,11 @@ import numpy.typing as npt
 from pathexpand.engine.rounding import TINY, gamma
 from pathexpand.engine.value import Readout
 from pathexpand.errors import PromptError
+from pathexpand.frozen import Unembed
 from pathexpand.model.checkpoint import Checkpoint
-from pathexpand.model.forward import logits
 from pathexpand.model.numbers import is_real
 from pathexpand.model.shown import ROOM, cut, shown
 from pathexpand.model.tokenizer import Tokenizer, encode, show_token
-from pathexpand.model.weights import Weights
 
 Array = npt.NDArray[Any]
 _ID = re.compile(r"[+-]?[0-9]+")  # other scripts' digits are text, as tokenizers see them
@@ -29,37 +28,39 @@ class LogitTarget:
     """One token's logit; centred, the mean logit over the vocabulary is taken off.
 
     A softmax does not see a constant added to every logit, so the centred logit is the part of it
-    that matters.
+    that matters. Where the model caps its logits, the one before the cap is meant.
     """
 
     token: int
     centred: bool = True
 
-    def readout(self, weights: Weights, position: int) -> Readout:
+    def readout(self, unembed: Unembed, position: int) -> Readout:
         """Give the direction of the last stream that this target reads, and its constant."""
-        direction = weights.W_U[:, self.token]
+        weights = unembed.weights
+        columns = weights.unembed(np.array([self.token]))[:, 0]
         constant = 0 if weights.b_U is None else weights.b_U[self.token]
         if self.centred:
-            direction = direction - weights.mean_unembed
+            columns = columns - weights.mean_unembed
             constant = constant if weights.b_U is None else constant - _mean(weights.b_U)
-        return Readout(position, direction, constant)
+        return _read(unembed, position, columns, constant)
 
-    def dense(self, weights: Weights, stream: Array) -> Any:
-        """Give the target's value from the last stream (d_model,), by way of all the logits."""
-        every = logits(weights, stream)
-        return every[self.token] - _mean(every) if self.centred else every[self.token]
+    def dense(self, logits: Array, stream: Array) -> Any:
+        """Give the target's value from all the logits (d_vocab_out,)."""
+        return logits[self.token] - _mean(logits) if self.centred else logits[self.token]
 
-    def rounding(self, weights: Weights, stream: Array) -> float:
+    def rounding(self, unembed: Unembed, position: int, stream: Array) -> float:
         """Bound the rounding of the readout: in the logits, and in the centred direction."""
-        d_model, vocab = weights.W_U.shape
-        size = float(abs(stream) @ abs(weights.W_U[:, self.token])) + TINY
-        mean = float(abs(stream) @ weights.mean_unembed_size)
+        weights = unembed.weights
+        rows, before = unembed.size(position, stream)
+        vocab = weights.unembedding.count
+        size = float(rows @ abs(weights.unembed(np.array([self.token]))[:, 0])) + TINY
+        mean = float(rows @ weights.mean_unembed_size)
         if weights.b_U is not None:
             size, mean = size + float(abs(weights.b_U[self.token])), mean + _mean(abs(weights.b_U))
         if not self.centred:
-            return gamma(d_model + 1) * size
+            return 2 * gamma(len(rows) + before + 1) * size
         # Once in the mean of the logits, once in the mean of the columns.
-        return 2 * gamma(d_model + vocab + 2) * (size + mean)
+        return 2 * gamma(len(rows) + vocab + before + 2) * (size + mean)
 
     def describe(self, tokenizer: Tokenizer | None) -> str:
         """Name the target for a table's head."""
@@ -69,29 +70,30 @@ class LogitTarget:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceTarget:
-    """One token's logit less another's."""
+    """One token's logit less another's, before any cap."""
 
     token: int
     other: int
 
-    def readout(self, weights: Weights, position: int) -> Readout:
+    def readout(self, unembed: Unembed, position: int) -> Readout:
         """Give the direction of the last stream that this target reads, and its constant."""
+        weights = unembed.weights
         constant = 0 if weights.b_U is None else weights.b_U[self.token] - weights.b_U[self.other]
-        direction = weights.W_U[:, self.token] - weights.W_U[:, self.other]
-        return Readout(position, direction, constant)
+        pair = weights.unembed(np.array([self.token, self.other]))  # (d_model, 2)
+        return _read(unembed, position, pair[:, 0] - pair[:, 1], constant)
 
-    def dense(self, weights: Weights, stream: Array) -> Any:
-        """Give the target's value from the last stream (d_model,), by way of all the logits."""
-        every = logits(weights, stream)
-        return every[self.token] - every[self.other]
+    def dense(self, logits: Array, stream: Array) -> Any:
+        """Give the target's value from all the logits (d_vocab_out,)."""
+        return logits[self.token] - logits[self.other]
 
-    def rounding(self, weights: Weights, stream: Array) -> float:
+    def rounding(self, unembed: Unembed, position: int, stream: Array) -> float:
         """Bound the rounding of the readout."""
-        some = weights.W_U[:, [self.token, self.other]]
-        size = float((abs(stream) @ abs(some)).sum())
+        weights, pair = unembed.weights, [self.token, self.other]
+        rows, before = unembed.size(position, stream)
+        size = float((rows @ abs(weights.unembed(np.array(pair)))).sum())
         if weights.b_U is not None:
-            size += float(abs(weights.b_U[[self.token, self.other]]).sum())
-        return 2 * gamma(len(stream) + 2) * (size + TINY)
+            size += float(abs(weights.b_U[pair]).sum())
+        return 2 * gamma(len(stream) + before + 2) * (size + TINY)
 
     def describe(self, tokenizer: Tokenizer | None) -> str:
         """Name the target for a table's head."""
@@ -101,20 +103,20 @@ class DifferenceTarget:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DirectionTarget:
-    """The last stream read along any direction (d_model,); no bias belongs to it."""
+    """The last stream read along any direction (d_model,), before the final norm; no bias."""
 
     direction: Array
     name: str = "a direction of the last stream"
 
-    def readout(self, weights: Weights, position: int) -> Readout:
-        """Give the direction itself; a bias born in the logits is worth nothing along it."""
+    def readout(self, unembed: Unembed, position: int) -> Readout:
+        """Give the direction itself; what is born in the logits is worth nothing along it."""
         return Readout(position, self.direction, 0)
 
-    def dense(self, weights: Weights, stream: Array) -> Any:
+    def dense(self, logits: Array, stream: Array) -> Any:
         """Give the target's value from the last stream (d_model,)."""
         return stream @ self.direction
 
-    def rounding(self, weights: Weights, stream: Array) -> float:
+    def rounding(self, unembed: Unembed, position: int, stream: Array) -> float:
         """Bound the rounding of the readout."""
         return gamma(len(stream)) * float(abs(stream) @ abs(self.direction) + TINY)
 
@@ -123,16 +125,34 @@ class DirectionTarget:
         return self.name
 
 
+def _read(unembed: Unembed, position: int, columns: Array, constant: Any) -> Readout:
+    """Read a direction of the unembedding's input as one of the last stream."""
+    direction, beside = unembed.direction(position, columns)
+    return Readout(position, direction, beside + constant)
+
+
 Target = LogitTarget | DifferenceTarget | DirectionTarget
 
 
-def read_target(checkpoint: Checkpoint, target: TargetLike | Target, *, centred: bool) -> Target:
+def read_target(
+    checkpoint: Checkpoint, target: TargetLike | Target, *, centred: bool | None = None
+) -> Target:
     """Understand what a user gave as a target.
 
     A whole number, also as text in the digits 0 to 9, is a token id; other text is one token;
     `A-B`, or a pair, is a difference of two of these; `id:5` and `text:5` say which is meant; an
-    array (d_model,) is a direction. Raises `PromptError`.
+    array (d_model,) is a direction. Single logits are `centred` if that is not said, unless the
+    model caps its logits. Raises `PromptError`.
     """
+    cap = checkpoint.config.output_logits_soft_cap
+    if centred and cap is not None:
+        raise PromptError(
+            "centred target",
+            wanted="a raw logit or a difference",
+            got=f"a model that caps its logits at {cap:g}",
+            remedy="behind the cap a softmax sees the mean of the logits",
+        )
+    centred = cap is None if centred is None else centred
     if isinstance(target, LogitTarget | DifferenceTarget | DirectionTarget):
         return target
     if isinstance(target, np.ndarray) and target.ndim:

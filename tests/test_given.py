@@ -19,8 +19,7 @@ from pathexpand.cli import main
 from pathexpand.engine.search import Budget
 from pathexpand.errors import FileError, ModelError, NotationError, PathExpandError, PromptError
 from pathexpand.model.config import Config
-from pathexpand.symbolic import Head, Path
-from pathexpand.symbolic.path import first_layer_after
+from pathexpand.symbolic import Head, Path, source_key
 from pathexpand.target import LogitTarget
 
 SIZES = {
@@ -200,7 +199,7 @@ KEYS = {
     "attn_only": (True,),
     "final_rms": (None,),
     "n_key_value_heads": (None,),
-    "attn_scores_soft_cap": (None,),
+    "attn_scores_soft_cap": (None, 1.5),
     "num_experts": (None,),
 }
 
@@ -363,7 +362,7 @@ def test_a_budget_of_suffixes_is_whole_and_numpy_numbers_are_numbers() -> None:
         lambda: Path.parse(LONG),
         lambda: Path(f"L{LONG}bias"),
         lambda: Path([]),  # type: ignore[arg-type]
-        lambda: first_layer_after(f"L{LONG}bias"),
+        lambda: source_key(f"L{LONG}bias"),
     ],
 )
 def test_endless_numbers_in_labels(call: Callable[[], object]) -> None:

@@ -41,7 +41,7 @@ class Readings:
         masks: Iterable[Mask | None] | None,
         *,
         prepend_bos: bool | None,
-        centred: bool,
+        centred: bool | None,
     ) -> None:
         """Keep what was given, after checking that it can be read more than once."""
         self.model, self.target, self.own_targets = model, target, targets is not None
@@ -93,7 +93,7 @@ class Reading:
         tokens: Tokens,
         target: TargetLike | Target | None,
         *,
-        centred: bool,
+        centred: bool | None,
     ) -> None:
         """Keep a prompt that has been read, and its number, counted from 1."""
         self.model, self.number, self.tokens = model, number, tokens
@@ -120,18 +120,12 @@ class Reading:
     @cached_property
     def readout(self) -> Readout:
         """The reading at its last token."""
-        return self.target.readout(self.model.weights, self.run.position())
-
-    @property
-    def streams(self) -> tuple[Array, ...]:
-        """The stream before each layer and after all, each (position, d_model)."""
-        return tuple(stream[0] for stream in self.run.dense.residual)
+        return self.target.readout(self.run.unembed, self.run.position())
 
     @property
     def dense(self) -> float:
         """The target's value by the dense pass."""
-        last = self.streams[-1][self.readout.position]
-        return float(self.target.dense(self.model.weights, last))
+        return self.run.dense_value(self.target, self.readout.position)
 
     @property
     def dense_rounding(self) -> float:

@@ -13,14 +13,20 @@ from pathexpand.api.dataset import Readings, dataset_table
 from pathexpand.api.given import Mask, as_mask, as_path, check_counts, ratio
 from pathexpand.api.run import Run, check_finite, cut_row
 from pathexpand.engine.dataset import rank_over
+from pathexpand.engine.identities import check_identities
 from pathexpand.engine.norm import path_factors, path_matrix
 from pathexpand.engine.ranking import rank_by_norm
 from pathexpand.engine.rounds import By
 from pathexpand.engine.search import Budget, Progress
 from pathexpand.errors import CompositionError, NotationError, PathExpandError, PromptError
-from pathexpand.frozen import network_of
+from pathexpand.frozen import MlpMode, network_of
 from pathexpand.lowrank import Contraction, Factored, plan
-from pathexpand.model.checkpoint import Checkpoint, checkpoint_from_state_dict, read_checkpoint
+from pathexpand.model.checkpoint import (
+    EMBEDDED,
+    Checkpoint,
+    checkpoint_from_state_dict,
+    read_checkpoint,
+)
 from pathexpand.model.config import Config
 from pathexpand.model.forward import forward
 from pathexpand.model.prompt import Prompt, Tokens, pad, read_prompt
@@ -35,13 +41,20 @@ from pathexpand.table.dataset_table import DatasetTable
 from pathexpand.target import Target, TargetLike, read_target
 
 
-def load(name_or_directory: str | FilePath) -> Model:
+def load(name_or_directory: str | FilePath, *, mlp: MlpMode = "source") -> Model:
     """Load a model: an embedded one by name, or a directory with `config.json` and weights.
+
+    `mlp` says what an MLP is in a path: "source" (what it wrote), "frozen" (one component with its
+    gates held fixed) or "neurons" (a component for each neuron). Raises `FileError` or
+    `ModelError`, also where a short probe shows that the weights do not fit together.
 
     >>> load("two-layer")
     Model('two-layer': 2 layers × 4 heads, d_model 192, vocabulary 1024)
     """
-    return Model(read_checkpoint(name_or_directory))
+    checkpoint = read_checkpoint(name_or_directory)
+    if str(name_or_directory) not in EMBEDDED:
+        check_identities(checkpoint.weights, checkpoint.config)
+    return Model(checkpoint, mlp=mlp)
 
 
 def from_state_dict(
@@ -49,33 +62,40 @@ def from_state_dict(
     config: Config | Mapping[str, Any],
     *,
     tokenizer: Tokenizer | None = None,
+    mlp: MlpMode = "source",
 ) -> Model:
     """Take a TransformerLens state dict, given as arrays, and its configuration as a mapping."""
-    return Model(checkpoint_from_state_dict(tensors, config, tokenizer=tokenizer))
+    return Model(checkpoint_from_state_dict(tensors, config, tokenizer=tokenizer), mlp=mlp)
 
 
 class Model:
-    """An attention-only transformer whose paths can be asked for.
+    """A transformer whose paths can be asked for.
 
     Weights are read-only and a model never changes, so nothing computed from it can be stale.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, *, mlp: MlpMode = "source") -> None:
         """Wrap a checkpoint that has been read and checked."""
-        self.checkpoint = checkpoint
+        self.checkpoint, self.mlp = checkpoint, mlp
         self.config = checkpoint.config
         self.weights = checkpoint.weights
         self.tokenizer = checkpoint.tokenizer
-        self.network: Network = network_of(self.weights, self.config)
+        self.network: Network = network_of(self.weights, self.config, mlp=mlp)
 
     def __repr__(self) -> str:
         """Name the model and its sizes."""
         c = self.config
         layers = f"{c.n_layers} layer{'' if c.n_layers == 1 else 's'}"
+        neurons = f" + {c.d_mlp} neurons" if c.d_mlp else ""
+        mode = f", mlp={self.mlp!r}" if c.d_mlp else ""
         return (
-            f"Model({c.model_name!r}: {layers} × {c.n_heads} heads, d_model {c.d_model}, "
-            f"vocabulary {c.d_vocab})"
+            f"Model({c.model_name!r}: {layers} × {c.n_heads} heads{neurons}, "
+            f"d_model {c.d_model}, vocabulary {c.d_vocab}{mode})"
         )
+
+    def with_mlp(self, mlp: MlpMode) -> Model:
+        """Give the same model with its MLPs taken as sources, whole or neuron by neuron."""
+        return Model(self.checkpoint, mlp=mlp)
 
     def equation(self, *, notation: str = "paper", format: str = "text") -> str:
         """Write the model as a sum of paths.
@@ -94,14 +114,22 @@ class Model:
         return equation(self.network, notation=notation, format=format)
 
     def run(
-        self, prompt: Prompt, *, mask: Mask | None = None, prepend_bos: bool | None = None
+        self,
+        prompt: Prompt,
+        *,
+        mask: Mask | None = None,
+        types: Sequence[int] | None = None,
+        prepend_bos: bool | None = None,
     ) -> Run:
         """Run one prompt, given as text or as token ids (position,).
 
         Ids are used exactly as given; text gets the model's start token unless `prepend_bos` is
-        false. `mask` (position,) is 1 at real tokens and 0 at padding.
+        false. `mask` (position,) is 1 at real tokens and 0 at padding; `types` (position,) are
+        token types, 0 if not given, in a model that has them.
         """
-        tokens = read_prompt(self.checkpoint, prompt, mask=as_mask(mask), prepend_bos=prepend_bos)
+        tokens = read_prompt(
+            self.checkpoint, prompt, mask=as_mask(mask), types=types, prepend_bos=prepend_bos
+        )
         return self.run_tokens([tokens])[0]
 
     def runs(
@@ -188,7 +216,7 @@ class Model:
         top: int = 10,
         query: str | Query | None = None,
         max_order: int | None = None,
-        centred: bool = True,
+        centred: bool | None = None,
         budget: Budget | None = None,
         rounds: int | None = None,
         cache: int = 2**28,
@@ -289,6 +317,6 @@ class Model:
         """Run prompts that have been read and checked, in one padded batch."""
         batch = pad(prompts)
         with np.errstate(over="ignore", invalid="ignore"):
-            dense = forward(self.weights, self.config, batch.ids, batch.mask)
+            dense = forward(self.weights, self.config, batch.ids, batch.mask, types=batch.types)
         check_finite(dense)
         return [Run(self, cut_row(dense, n, len(prompt.ids))) for n, prompt in enumerate(prompts)]

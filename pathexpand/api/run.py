@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,22 @@ import numpy.typing as npt
 
 from pathexpand.api.given import as_path, check_counts, finite, overflow, ratio
 from pathexpand.engine.ranking import Ranking, rank
-from pathexpand.engine.rounding import constants_rounding, gamma, stream_rounding
+from pathexpand.engine.rounding import dense_rounding, gamma
 from pathexpand.engine.sampling import Sample, sample_paths
 from pathexpand.engine.search import Budget, Progress
-from pathexpand.engine.total import Totals, functionals, head_totals, pair_totals, totals
-from pathexpand.engine.value import Readout, path_stream, path_value_by_token
+from pathexpand.engine.total import (
+    Totals,
+    component_totals,
+    functionals,
+    pair_totals,
+    totals,
+)
+from pathexpand.engine.value import Readout, check_path, path_stream, path_value_by_token
 from pathexpand.errors import PathExpandError, PromptError
-from pathexpand.frozen import FrozenSum, freeze
-from pathexpand.model.forward import Forward, logits
+from pathexpand.frozen import FrozenSum, Unembed, freeze, unembed
+from pathexpand.model.forward import Forward, final_logits, logits
 from pathexpand.model.tokenizer import show_token
-from pathexpand.symbolic import Head, Path
+from pathexpand.symbolic import Component, Head, Path
 from pathexpand.symbolic.query import Query
 from pathexpand.table import (
     PathRow,
@@ -31,7 +37,7 @@ from pathexpand.table import (
     TotalsRow,
     TotalsTable,
 )
-from pathexpand.target import LogitTarget, Target, TargetLike, read_target
+from pathexpand.target import DirectionTarget, Target, TargetLike, read_target
 
 if TYPE_CHECKING:
     from pathexpand.api.model import Model
@@ -44,12 +50,13 @@ TOTALS = ("order", "source", "token", "head", "pair")
 class SearchedPaths:
     """A table of ranked paths, the target it is about, and the suffixes that the search expanded.
 
-    Each suffix is given by its heads from early to late; the empty one stands for the readout.
+    Each suffix is given by its components from early to late; the empty one stands for the
+    readout.
     """
 
     table: PathTable
     target: Target
-    expanded: tuple[tuple[Head, ...], ...]
+    expanded: tuple[tuple[Component, ...], ...]
 
 
 class Run:
@@ -84,22 +91,46 @@ class Run:
     @cached_property
     def frozen(self) -> FrozenSum:
         """The run as a sum of paths."""
-        return freeze(self.model.weights, self.model.config, self.dense)
+        return freeze(self.model.weights, self.model.config, self.dense, mlp=self.model.mlp)
+
+    @cached_property
+    def unembed(self) -> Unembed:
+        """The way from the last stream to the logits, its norm held fixed."""
+        return unembed(self.model.weights, self.dense)
 
     def logits(self, position: int | None = None) -> Array:
-        """Give the dense logits at a position: (d_vocab_out,)."""
-        stream = self.dense.residual[-1][0, self.position(position)]
+        """Give the dense logits at a position, before any soft cap: (d_vocab_out,)."""
+        place = self.position(position)
         with np.errstate(over="ignore", invalid="ignore"):
-            out = logits(self.model.weights, stream)
+            out = final_logits(self.model.weights, self.model.config, self.dense, 0, place)
         if out.dtype != object and not np.isfinite(out).all():
             raise overflow("the logits")
         return out
+
+    def logit_lens(self, layer: int, *, position: int | None = None) -> Array:
+        """Read the stream before a layer as if it were the last: (d_vocab_out,).
+
+        The final norm is worked out again for that stream, so these do not add up over layers;
+        what adds up, with the scale of the whole run, is `path_logits`. A layer of -1 is the
+        stream after all.
+
+        >>> from pathexpand.api import load
+        >>> run = load("two-layer").run("to be or not to")
+        >>> bool((run.logit_lens(-1) == run.logits()).all())
+        True
+        """
+        count = len(self.dense.residual)
+        if isinstance(layer, bool) or not isinstance(layer, int) or not -1 <= layer < count - 1:
+            wanted = f"a layer from 0 to {count - 2}, or -1"
+            raise PathExpandError("layer", wanted=wanted, got=repr(layer)[:40])
+        stream = self.dense.residual[layer][0, self.position(position)]
+        return logits(self.model.weights, stream)
 
     def position(self, given: int | None = None) -> int:
         """Give a position as counted from 0; raises `PromptError` if it is not one to read at."""
         mask = self.dense.mask[0]
         if given is None:
-            return int(np.flatnonzero(mask)[-1])
+            return self._usual_position()
         if isinstance(given, bool) or not isinstance(given, int | np.integer):
             raise PromptError("position", wanted="a whole number", got=repr(given))
         if not -mask.size <= given < mask.size:
@@ -111,21 +142,39 @@ class Run:
             raise PromptError(f"position {given}", wanted="a real token", got="padding")
         return place
 
+    def _usual_position(self) -> int:
+        """Give the last real token, or in a masked-token model the first masked one."""
+        config, tokenizer = self.model.config, self.model.tokenizer
+        if config.attention_dir == "bidirectional" and tokenizer is not None:
+            masked = np.flatnonzero(self.tokens == tokenizer.special("[MASK]", "<mask>"))
+            if masked.size:
+                return int(masked[0])
+        return int(np.flatnonzero(self.dense.mask[0])[-1])
+
     def target(
         self,
         target: TargetLike | Target | None = None,
         *,
         position: int | None = None,
-        centred: bool = True,
+        centred: bool | None = None,
     ) -> Target:
         """Understand a target; with none given, take the most likely next token.
 
         A token's text or id; a pair or text "A-B" for a difference of two logits; an array
-        (d_model,) for any direction. `centred` takes the vocabulary mean off a single logit.
+        (d_model,) for any direction. `centred` takes the vocabulary mean off a single logit; so
+        it is done, if nothing is said, unless the model caps its logits: then a softmax does see
+        the mean, and `centred=True` raises `PromptError`.
         """
         if target is None:
-            return LogitTarget(int(np.argmax(self.logits(position))), centred)
+            target = int(np.argmax(self.logits(position)))
         return read_target(self.model.checkpoint, target, centred=centred)
+
+    def describe(self, what: Target) -> str:
+        """Name a target for a table's head."""
+        name, cap = what.describe(self.model.tokenizer), self.model.config.output_logits_soft_cap
+        if cap is None or isinstance(what, DirectionTarget):
+            return name
+        return f"{name}, before the soft cap of {cap:g}"
 
     def paths(
         self,
@@ -135,7 +184,7 @@ class Run:
         top: int = 10,
         query: str | Query | None = None,
         max_order: int | None = None,
-        centred: bool = True,
+        centred: bool | None = None,
         budget: Budget | None = None,
         report: Callable[[Progress], None] | None = None,
     ) -> PathTable:
@@ -170,7 +219,7 @@ class Run:
         top: int = 10,
         query: str | Query | None = None,
         max_order: int | None = None,
-        centred: bool = True,
+        centred: bool | None = None,
         budget: Budget | None = None,
         report: Callable[[Progress], None] | None = None,
     ) -> SearchedPaths:
@@ -184,19 +233,13 @@ class Run:
         check_counts(top, max_order)
         place = self.position(position)
         what = self.target(target, position=place, centred=centred)
-        readout = what.readout(self.model.weights, place)
-        streams = tuple(stream[0] for stream in self.dense.residual)
-        with np.errstate(over="ignore", invalid="ignore"):
-            dense = float(what.dense(self.model.weights, streams[-1][place]))
-        if not math.isfinite(dense):
-            raise overflow("the logits")
+        readout, dense = what.readout(self.unembed, place), self.dense_value(what, place)
         asked = self.model.query(query)
         found = rank(
             self.frozen,
             readout,
             asked,
             top=top,
-            streams=streams,
             max_order=max_order,
             budget=budget,
             report=report,
@@ -208,7 +251,7 @@ class Run:
             model=self.model.config.model_name,
             tokens=tuple(self._source_token(n) for n in range(len(self.tokens))),
             position=place,
-            target=what.describe(self.model.tokenizer),
+            target=self.describe(what),
             dense=dense,
             rows=self._rows(found, dense),
             listed=found.listed,
@@ -220,7 +263,7 @@ class Run:
             certified=found.found.certified,
             bound=finite(found.found.bound),
             max_order=max_order,
-            longer_bound=float(found.found.longer_bound),
+            longer_bound=finite(found.found.longer_bound),
             visited=found.found.visited,
             remainder_energy=finite(found.remainder_energy),
             query=asked.text,
@@ -235,7 +278,7 @@ class Run:
         *,
         target: TargetLike | Target | None = None,
         position: int | None = None,
-        centred: bool = True,
+        centred: bool | None = None,
     ) -> Totals:
         """Sum all paths of a query without listing them, split by order, source and token."""
         readout = self._readout(target, position, centred=centred)
@@ -246,21 +289,21 @@ class Run:
         *,
         target: TargetLike | Target | None = None,
         position: int | None = None,
-        centred: bool = True,
+        centred: bool | None = None,
     ) -> dict[str, float]:
         """Sum the paths that pass through each head, without listing them.
 
         A path of several heads counts under each, so these do not add up to the dense value.
         """
-        found = head_totals(self.frozen, self._readout(target, position, centred=centred))
-        return {head.label: float(value) for head, value in found.items()}
+        found = component_totals(self.frozen, self._readout(target, position, centred=centred))
+        return {each.label: float(value) for each, value in found.items() if isinstance(each, Head)}
 
     def pair_totals(
         self,
         *,
         target: TargetLike | Target | None = None,
         position: int | None = None,
-        centred: bool = True,
+        centred: bool | None = None,
     ) -> dict[tuple[str, str], float]:
         """Sum the paths that pass through both heads of each pair, the earlier named first."""
         found = pair_totals(self.frozen, self._readout(target, position, centred=centred))
@@ -273,7 +316,7 @@ class Run:
         query: str | Query | None = None,
         target: TargetLike | Target | None = None,
         position: int | None = None,
-        centred: bool = True,
+        centred: bool | None = None,
     ) -> TotalsTable:
         """Tabulate sums over paths by "order", "source", "token", "head" or "pair" of heads.
 
@@ -291,11 +334,11 @@ class Run:
             )
         place = self.position(position)
         what = self.target(target, position=place, centred=centred)
-        found = totals(self.frozen, what.readout(self.model.weights, place), asked)
-        dense = float(what.dense(self.model.weights, self.dense.residual[-1][0, place]))
+        found = totals(self.frozen, what.readout(self.unembed, place), asked)
+        dense = self.dense_value(what, place)
         return TotalsTable(
             model=self.model.config.model_name,
-            target=what.describe(self.model.tokenizer),
+            target=self.describe(what),
             position=place,
             query=asked.text,
             by=by,
@@ -334,7 +377,7 @@ class Run:
         target: TargetLike | Target | None = None,
         position: int | None = None,
         query: str | Query | None = None,
-        centred: bool = True,
+        centred: bool | None = None,
         seed: int = 0,
     ) -> Sample:
         """Draw n paths with named positions, each with probability contribution² / Σ contribution².
@@ -364,7 +407,7 @@ class Run:
         target: TargetLike | Target | None = None,
         *,
         position: int | None = None,
-        centred: bool = True,
+        centred: bool | None = None,
     ) -> float:
         """Give one path's value."""
         split = self.value_by_token(path, target, position=position, centred=centred)
@@ -376,7 +419,7 @@ class Run:
         target: TargetLike | Target | None = None,
         *,
         position: int | None = None,
-        centred: bool = True,
+        centred: bool | None = None,
     ) -> Array:
         """Give one path's value split by source token: (position,)."""
         readout = self._readout(target, position, centred=centred)
@@ -387,29 +430,33 @@ class Run:
 
     def path_logits(self, path: Path | str, *, position: int | None = None) -> Array:
         """Give what one path adds to every logit: (d_vocab_out,)."""
-        weights, wanted = self.model.weights, as_path(path)
-        if wanted.source == "b_U" and weights.b_U is not None:
-            return weights.b_U
-        out: Array = path_stream(self.frozen, self.position(position), wanted) @ weights.W_U
-        return out
+        wanted, place = as_path(path), self.position(position)
+        if wanted.source == "b_U":
+            check_path(self.frozen, wanted)
+            return self.unembed.constant(place)
+        return self.unembed.logits(place, path_stream(self.frozen, place, wanted))
 
     def _readout(
-        self, target: TargetLike | Target | None, position: int | None, *, centred: bool
+        self, target: TargetLike | Target | None, position: int | None, *, centred: bool | None
     ) -> Readout:
         place = self.position(position)
         what = self.target(target, position=place, centred=centred)
-        return what.readout(self.model.weights, place)
+        return what.readout(self.unembed, place)
+
+    def dense_value(self, what: Target, position: int) -> float:
+        """Give a target's value by the dense pass; raises `ModelError` if it overflows."""
+        last = self.dense.residual[-1][0, position]
+        value = float(what.dense(self.logits(position), last))
+        if not math.isfinite(value):
+            raise overflow("the logits")
+        return value
 
     def dense_rounding(self, what: Target, readout: Readout) -> float:
         """Bound the rounding of a dense value: in the stream, the biases and the readout."""
-        weights = self.model.weights
-        streams = tuple(stream[0] for stream in self.dense.residual)
+        weights, place = self.model.weights, readout.position
         reads = functionals(self.frozen, readout)
-        return (
-            stream_rounding(weights, self.patterns, streams, reads)
-            + constants_rounding(weights, self.patterns, reads)
-            + what.rounding(weights, streams[-1][readout.position])
-        )
+        total = dense_rounding(weights, self.dense, self.frozen, reads)
+        return total + what.rounding(self.unembed, place, self.dense.residual[-1][0, place])
 
     def _rows(self, found: Ranking, dense: float) -> tuple[PathRow, ...]:
         rows, running = [], 0.0
@@ -440,13 +487,20 @@ class Run:
 def cut_row(dense: Forward, row: int, length: int) -> Forward:
     """Cut one prompt out of a padded batch, as a batch of one."""
     one = slice(row, row + 1)
-    return Forward(
-        tokens=dense.tokens[one, :length],
-        mask=dense.mask[one, :length],
-        places=dense.places[one, :length],
-        patterns=tuple(pattern[one, :, :length, :length] for pattern in dense.patterns),
-        residual=tuple(stream[one, :length] for stream in dense.residual),
-    )
+
+    def cut(array: Any) -> Any:
+        return array[one, :length] if isinstance(array, np.ndarray) else array
+
+    layers = []
+    for layer in dense.layers:
+        own = {field.name: cut(getattr(layer, field.name)) for field in fields(layer)}
+        own["pattern"] = layer.pattern[one, :, :length, :length]
+        layers.append(replace(layer, **own))
+    own = {field.name: cut(getattr(dense, field.name)) for field in fields(dense)}
+    own["layers"] = tuple(layers)
+    own["residual"] = tuple(cut(stream) for stream in dense.residual)
+    own["embed_scales"] = tuple(cut(scale) for scale in dense.embed_scales)
+    return replace(dense, **own)
 
 
 def check_finite(dense: Forward) -> None:

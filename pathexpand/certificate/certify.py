@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from pathexpand.api import Run, SearchedPaths
-from pathexpand.certificate.document import Certificate, config_that_matters
+from pathexpand.certificate.architecture import architecture
+from pathexpand.certificate.document import Certificate
 from pathexpand.certificate.frontier import frontiers
-from pathexpand.certificate.held import hold, patterns_digest
-from pathexpand.certificate.suffix import Word, grow, write_words
+from pathexpand.certificate.held import fixed_digest, hold
+from pathexpand.certificate.suffix import Tree, Word, write_words
 from pathexpand.errors import PathExpandError
 
 _KEPT = 50_000  # suffixes
@@ -19,7 +22,7 @@ def certify(run: Run, searched: SearchedPaths, *, source: str | None = None) -> 
     of more than `_KEPT` only those without which the bound would not follow: to know these takes
     as long as a check. Nothing is checked here: that is for `check_certificate`. Raises
     `PathExpandError` where the search had no bound, and `LimitError` where more than `_KEPT` were
-    expanded and the energies of the stream would take too much memory.
+    expanded and the energies of the stream, or the suffixes, would take too much memory.
 
     >>> from pathexpand.api import load
     >>> run = load("two-layer").run("to be or not to")
@@ -33,11 +36,12 @@ def certify(run: Run, searched: SearchedPaths, *, source: str | None = None) -> 
     kept = searched.expanded if few else _needed(run, searched, table.bound)
     return Certificate(
         source=run.model.config.model_name if source is None else source,
+        mlp=run.model.mlp,
         weights=run.model.checkpoint.digest(),
-        config=config_that_matters(run.model.config),
+        architecture=architecture(run.model),
         mask=tuple(bool(each) for each in run.dense.mask[0]),
         target=searched.target,
-        patterns=patterns_digest(run),
+        fixed=fixed_digest(run),
         expanded=write_words(kept),
         table=table,
     ).sealed()
@@ -46,9 +50,9 @@ def certify(run: Run, searched: SearchedPaths, *, source: str | None = None) -> 
 def _needed(run: Run, searched: SearchedPaths, bound: float) -> list[Word]:
     """Give the expanded suffixes behind which more may lie than the bounds say."""
     table = searched.table
-    held = hold(run, searched.target, table.position, same_patterns=True)
+    held = hold(run, searched.target, table.position, same=True)
     query = run.model.query(table.query)
-    tree = grow(held, query, searched.expanded)
+    tree = Tree(held, query, searched.expanded)
     (frontier,) = frontiers(held, query, [tree], max_order=table.max_order)
-    inside = frontier.inside.items()
-    return [word for word, left in inside if left.exceeds(bound, table.longer_bound)]
+    longer = math.inf if table.longer_bound is None else table.longer_bound
+    return [left.word for left in frontier.inside if left.exceeds(bound, longer)]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from pathexpand.api import Model, Run
+from pathexpand.certificate.architecture import architecture
 from pathexpand.certificate.bound import check_bound
-from pathexpand.certificate.document import Certificate, config_that_matters
+from pathexpand.certificate.document import Certificate
 from pathexpand.certificate.finding import Compared, Finding, equal, judge
-from pathexpand.certificate.held import Held, hold, patterns_digest
+from pathexpand.certificate.held import Held, fixed_digest, hold
 from pathexpand.certificate.rows import check_rows, check_values, read_paths
 from pathexpand.certificate.sums import check_counts, check_sums
 from pathexpand.errors import PathExpandError
@@ -19,18 +23,19 @@ from pathexpand.target import DifferenceTarget, DirectionTarget, LogitTarget, Ta
 MOST_DOUBT = 1e-6
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what overflows is refused
 def check_certificate(certificate: Certificate, model: Model) -> tuple[Finding, ...]:
     """Re-verify all that a certificate claims; every finding holds if and only if it is right.
 
-    The findings are, in order: content (the hash), model (weights and configuration), question
-    (names, prompt, position, target, query, patterns), rows (ranks, order, kinds, ties, shares),
-    values, counts, sums (dense value, remainder, outside, gap), remainder energy, bound, longer
-    paths, certified.
-    Where one fails that the next ones stand on, it is the last. Patterns that are not those of the
-    search bit for bit must be known up to a part of 1e-6: with attention scores so large that
-    rounding leaves more open, nothing can be checked. The table must name the model as the model
-    names itself, or is named after its folder. Raises `LimitError` where the
-    energies of the stream would take more than 4 GB.
+    The findings are, in order: content (the hash), model (weights and architecture), question
+    (names, prompt, position, target, query, what is held fixed), rows (ranks, order, kinds, ties,
+    shares), values, counts, sums (dense value, remainder, outside, gap), remainder energy, bound,
+    longer paths, certified. Where one fails that the next ones stand on, it is the last. MLPs are
+    taken as the certificate says, however the model takes them. Patterns, scales and gates that are
+    not those of the search bit for bit must be known up to a part of 1e-6: with attention scores so
+    large that rounding leaves more open, nothing can be checked. The table must name the model as
+    the model names itself, or is named after its folder. Raises `LimitError` where the energies of
+    the stream, or the suffixes, would take more than 4 GB.
 
     >>> from pathexpand.api import load
     >>> from pathexpand.certificate import certify
@@ -43,7 +48,7 @@ def check_certificate(certificate: Certificate, model: Model) -> tuple[Finding, 
     if not findings[-1].holds:
         return tuple(findings)
     try:
-        question = _ask(certificate, model)
+        question = _ask(certificate, model.with_mlp(certificate.mlp))
     except PathExpandError as error:
         return (*findings, Finding("question", False, 1.0, 0.0, str(error)))
     findings.append(_check_question(certificate, question))
@@ -72,7 +77,7 @@ class _Question:
 
     @property
     def doubt(self) -> float:
-        """The most by which patterns may differ from those of the search, in proportion."""
+        """The most by which what is held fixed may differ from the search's, in proportion."""
         return max(self.held.doubts, default=0.0)
 
 
@@ -85,12 +90,25 @@ def _check_content(certificate: Certificate) -> Finding:
 
 
 def _check_model(certificate: Certificate, model: Model) -> Finding:
-    config = config_that_matters(model.config)
     compared = [equal(model.checkpoint.digest(), certificate.weights, "SHA-256 of the weights")]
-    compared += [
-        equal(config[key], wanted, f"config {key}") for key, wanted in certificate.config.items()
+    compared += _differences(architecture(model), dict(certificate.architecture), "")
+    detail = f"weights {certificate.weights[:12]}… and architecture"
+    return judge("model", compared, detail)
+
+
+def _differences(got: Any, wanted: Any, name: str) -> list[Compared]:
+    """Compare plain numbers, texts, lists and dictionaries; name the member that differs."""
+    if isinstance(got, dict) and isinstance(wanted, dict):
+        pairs = {key: (got.get(key), wanted.get(key)) for key in {**got, **wanted}}
+    elif isinstance(got, list) and isinstance(wanted, list) and len(got) == len(wanted):
+        pairs = dict(enumerate(zip(got, wanted, strict=True)))
+    else:
+        return [equal(got, wanted, name.strip() or "architecture")]
+    return [
+        each
+        for key, (one, other) in pairs.items()
+        for each in _differences(one, other, f"{name} {key}")
     ]
-    return judge("model", compared, f"weights {certificate.weights[:12]}… and configuration")
 
 
 def _ask(certificate: Certificate, model: Model) -> _Question:
@@ -99,8 +117,8 @@ def _ask(certificate: Certificate, model: Model) -> _Question:
     place = run.position(table.position)
     target = _checked_target(certificate.target, model)
     query = model.query(table.query)
-    same = patterns_digest(run) == certificate.patterns
-    return _Question(run, target, query, hold(run, target, place, same_patterns=same))
+    same = fixed_digest(run) == certificate.fixed
+    return _Question(run, target, query, hold(run, target, place, same=same))
 
 
 def _checked_target(target: Target, model: Model) -> Target:
@@ -129,7 +147,7 @@ def _check_question(certificate: Certificate, question: _Question) -> Finding:
     name = question.run.model.config.model_name
     compared = [
         equal(table.model, name, "name of the model"),
-        equal(table.target, question.target.describe(tokenizer), "name of the target"),
+        equal(table.target, question.run.describe(question.target), "name of the target"),
     ]
     if isinstance(question.target, DirectionTarget):
         logit = table.target.strip().casefold().startswith("logit of")
@@ -139,7 +157,16 @@ def _check_question(certificate: Certificate, question: _Question) -> Finding:
         compared.append(equal(token.text, show_token(tokenizer, token.id), f"text of {token.id}"))
     doubt = question.doubt
     known = "the same bit for bit" if doubt == 0 else f"the same up to a part of {doubt:.1e}"
+    fixed = "patterns" if _is_plain(question.run) else "patterns, scales and gates"
     if doubt:
-        compared.append(Compared(doubt, MOST_DOUBT, "patterns that rounding leaves open"))
-    detail = f"{len(table.tokens)} tokens, position {table.position}; patterns {known}"
+        compared.append(Compared(doubt, MOST_DOUBT, f"{fixed} that rounding leaves open"))
+    detail = f"{len(table.tokens)} tokens, position {table.position}; {fixed} {known}"
     return judge("question", compared, detail)
+
+
+def _is_plain(run: Run) -> bool:
+    """Say whether patterns are all that a run holds fixed."""
+    layers = run.dense.layers
+    return run.dense.final_scale is None and all(
+        layer.gates is None and layer.scale1 is None for layer in layers
+    )

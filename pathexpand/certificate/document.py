@@ -3,11 +3,12 @@
 A certificate is one JSON object:
 
     certificate   "pathexpand paths"
-    version       1
-    model         from (where it was loaded), weights (SHA-256), config (what changes numbers)
+    version       2
+    model         from (where it was loaded), mlp (what its MLPs are in a path: "source", "frozen"
+                  or "neurons"), weights (SHA-256), architecture (what else changes numbers)
     mask          one flag a token, true at real tokens
     target        kind "logit" (token, centred), "difference" (token, other) or "direction"
-    patterns      SHA-256 of the attention patterns that the search held fixed
+    fixed         SHA-256 of what the search held fixed: attention patterns, scales of norms, gates
     expanded      suffixes that prove the bound, without those that another one extends
     table         the table with its claims: tokens, position, query, max_order, rows, bound, …
     sha256        SHA-256 of all the above, written with sorted keys and no spaces
@@ -25,16 +26,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pathexpand.errors import FileError, PathExpandError
-from pathexpand.model.config import Config
+from pathexpand.frozen import MlpMode, check_mode
 from pathexpand.table import PathTable
 from pathexpand.table.document import Record, without_twins, write
 from pathexpand.target import DifferenceTarget, DirectionTarget, LogitTarget, Target
 
-_KIND, _VERSION = "pathexpand paths", 1
-_MATTERS = (
-    *("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "d_vocab_out", "n_ctx"),
-    *("positional_embedding_type", "attention_dir", "attn_scale"),
-)
+_KIND, _VERSION = "pathexpand paths", 2
+_DEEPEST = 8  # levels of an architecture: more than any has, and no strain on what walks through
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -42,10 +40,11 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 class Certificate:
     """What is needed to re-check a table of top paths, sealed against edits.
 
-    `source` is where the model was loaded from; `config` holds what of a configuration changes
-    numbers, under TransformerLens names; `expanded` the suffixes that prove the bound. The
-    prompt's ids, the position and all claims stand in `table`. Raises `PathExpandError` for a
-    mask that does not fit and for hashes that are none.
+    `source` is where the model was loaded from, `mlp` what its MLPs are in a path; `architecture`
+    holds what, apart from weights, changes numbers (`pathexpand.certificate.architecture`);
+    `expanded` the suffixes that prove the bound. The prompt's ids, the position and all claims
+    stand in `table`. Raises `PathExpandError` for a mask that does not fit, for what MLPs cannot
+    be, and for hashes that are none.
 
     >>> from pathexpand.api import load
     >>> from pathexpand.certificate import certify
@@ -58,11 +57,12 @@ class Certificate:
     """
 
     source: str
+    mlp: MlpMode
     weights: str
-    config: Mapping[str, Any]
+    architecture: Mapping[str, Any]
     mask: tuple[bool, ...]
     target: Target
-    patterns: str
+    fixed: str
     expanded: tuple[str, ...]
     table: PathTable
     sha256: str = ""
@@ -75,7 +75,8 @@ class Certificate:
                 wanted=f"{len(self.table.tokens)} flags, one a token",
                 got=str(len(self.mask)),
             )
-        for name in ("weights", "patterns"):
+        check_mode(self.mlp)
+        for name in ("weights", "fixed"):
             if not _DIGEST.fullmatch(getattr(self, name)):
                 raise PathExpandError(
                     f"certificate {name}", wanted="a SHA-256", got=repr(getattr(self, name))[:40]
@@ -125,15 +126,13 @@ class Certificate:
             "version": _VERSION,
             "model": {
                 "from": self.source,
+                "mlp": self.mlp,
                 "weights": self.weights,
-                "config": {
-                    key: list(value) if isinstance(value, tuple) else value
-                    for key, value in self.config.items()
-                },
+                "architecture": dict(self.architecture),
             },
             "mask": list(self.mask),
             "target": write_target(self.target),
-            "patterns": self.patterns,
+            "fixed": self.fixed,
             "expanded": list(self.expanded),
             "table": self.table.document(),
         }
@@ -158,13 +157,15 @@ class Certificate:
         record = Record(document, "certificate")
         try:
             model = Record(_object(document, "model"), "certificate model")
+            mlp: Any = model.text("mlp")
             found = cls(
                 source=model.text("from"),
+                mlp=mlp,
                 weights=model.text("weights"),
-                config=_read_config(_object(document["model"], "config")),
+                architecture=_shallow(_object(document["model"], "architecture"), _DEEPEST),
                 mask=_list(document, "mask", bool),
                 target=read_target_document(_object(document, "target")),
-                patterns=record.text("patterns"),
+                fixed=record.text("fixed"),
                 expanded=_list(document, "expanded", str),
                 table=PathTable.from_json(json.dumps(_object(document, "table"))),
                 sha256=record.text("sha256"),
@@ -177,16 +178,6 @@ class Certificate:
         if _digest(read) != found.digest:
             _refuse("nothing but what to_json writes", "other members, or numbers of another kind")
         return found
-
-
-def config_that_matters(config: Config) -> dict[str, Any]:
-    """Give what of a configuration changes numbers.
-
-    >>> from pathexpand.api import load
-    >>> config_that_matters(load("one-layer").config)["attention_dir"]
-    'causal'
-    """
-    return {key: getattr(config, key) for key in _MATTERS}
 
 
 def write_target(target: Target) -> dict[str, Any]:
@@ -235,18 +226,20 @@ def _parsed(text: str) -> dict[str, Any]:
     return document
 
 
-def _read_config(members: Mapping[str, Any]) -> dict[str, Any]:
-    if set(members) != set(_MATTERS):
-        _refuse("the configuration that matters", f"{len(members)} other members")
-    config = dict(members)
-    config["attn_scale"] = _list(members, "attn_scale", float)
-    return config
-
-
 def _object(members: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = members.get(key)
     if not isinstance(value, dict):
         _refuse(f"an object as {key}", type(value).__name__)
+    return value
+
+
+def _shallow(value: Any, levels: int) -> Any:
+    """Give a value, if lists and objects in it are nested in no more than some levels."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if inner and not levels:
+        _refuse(f"an architecture of at most {_DEEPEST} levels", "more")
+    for each in inner:
+        _shallow(each, levels - 1)
     return value
 
 

@@ -1,4 +1,4 @@
-"""The rows of a table: what they say of themselves, and their values by dense products."""
+"""The rows of a table: what they say of themselves, and their values, worked forward."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from pathexpand.certificate.finding import Compared, Finding, equal, judge
 from pathexpand.certificate.held import Held
-from pathexpand.certificate.value import Valued, valued
+from pathexpand.certificate.value import valued
 from pathexpand.errors import PathExpandError
 from pathexpand.symbolic import Path
 from pathexpand.symbolic.query import Query
@@ -89,33 +89,36 @@ def _ranked(table: PathTable, paths: Sequence[Path]) -> Iterator[Compared]:
 
 
 def check_values(table: PathTable, held: Held, paths: Sequence[Path]) -> Finding:
-    """Check each row's value and source token by a dense product of its own.
+    """Check each row's value and source token by a forward pass of its own.
 
     >>> from pathexpand.api import load
     >>> from pathexpand.certificate.held import hold
     >>> run = load("two-layer").run("to be or not to")
-    >>> table, held = run.paths(top=3), hold(run, run.target(), run.position(), same_patterns=True)
+    >>> table, held = run.paths(top=3), hold(run, run.target(), run.position(), same=True)
     >>> check_values(table, held, [Path.parse(row.path) for row in table]).holds
     True
     """
     compared: list[Compared] = []
     for row, path in zip(table.rows, paths, strict=True):
-        compared += _valued(row, valued(held, path))
-    return judge("values", compared, f"{len(table)} rows, each as (patterns) ⊗ (maps)")
+        compared += _valued(row, held, path)
+    return judge("values", compared, f"{len(table)} rows, each from its source to the readout")
 
 
-def _valued(row: PathRow, known: Valued) -> Iterator[Compared]:
-    name = f"row {row.rank} {row.path}"
+def _valued(row: PathRow, held: Held, path: Path) -> Iterator[Compared]:
+    name, known = f"row {row.rank} {row.path}", valued(held, path)
     yield Compared(abs(row.value - known.value), known.slack, f"{name}: value")
     sizes = abs(known.by_token)
     if row.source_token is None or row.source_value is None:
-        none = row.path == "b_U" or float(sizes.max()) <= float(known.rounding.max())
+        largest = valued(held, path, token=int(sizes.argmax()))
+        none = row.path == "b_U" or abs(largest.value) <= largest.slack
         yield equal(none, True, f"{name}: no source token is larger than 0")
         return
     place = row.source_token.position
     yield equal(place < sizes.size, True, f"{name}: a source token that can be seen")
     if place < sizes.size:
-        rounding = float(known.rounding.max())
-        part = float(known.by_token[place])
-        yield Compared(abs(row.source_value - part), rounding, f"{name}: source value")
-        yield Compared(float(sizes.max()) - abs(part), rounding, f"{name}: strongest source")
+        part = valued(held, path, token=place)
+        yield Compared(abs(row.source_value - part.value), part.slack, f"{name}: source value")
+        sizes[place] = 0
+        other = valued(held, path, token=int(sizes.argmax()))
+        slack = part.slack + other.slack
+        yield Compared(abs(other.value) - abs(part.value), slack, f"{name}: strongest source")

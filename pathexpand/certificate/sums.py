@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathexpand.api import Run
 from pathexpand.certificate.finding import Compared, Finding, equal, judge
 from pathexpand.certificate.held import Held
-from pathexpand.certificate.suffix import grow
-from pathexpand.certificate.total import summed
+from pathexpand.certificate.suffix import Tree
+from pathexpand.certificate.total import functionals, summed
 from pathexpand.certificate.value import valued
 from pathexpand.engine.rounding import gamma
 from pathexpand.symbolic import Path
@@ -56,21 +56,20 @@ def check_sums(
     >>> from pathexpand.certificate.held import hold
     >>> run = load("two-layer").run("to be or not to")
     >>> target, place, query = run.target(), run.position(), run.model.query()
-    >>> held = hold(run, target, place, same_patterns=True)
+    >>> held = hold(run, target, place, same=True)
     >>> check_sums(run.paths(top=0), held, query, [], run, target).holds
     True
     """
-    weights, stream = run.model.weights, run.dense.residual[-1][0, table.position]
-    dense = float(target.dense(weights, stream))
-    whole = summed(held, everything(held.network), {})
-    inside = summed(held, query, grow(held, query, [path.components for path in paths]))
-    outside = summed(held, query.complement(), {})
+    dense = run.dense_value(target, table.position)
+    whole = summed(held, everything(held.network))
+    inside = summed(held, query, Tree(held, query, [path.components for path in paths]))
+    outside = summed(held, query.complement())
     each = [valued(held, path) for path in paths]
     rest = inside.value - sum(one.value for one in each)
     listed = float(sum(row.value for row in table.rows))
     size = sum(abs(row.value) for row in table.rows) + abs(table.remainder) + abs(table.outside)
     adding = gamma(len(table) + 4) * (size + abs(dense))
-    dense_slack = 2 * target.rounding(weights, stream) + whole.rounding + adding
+    dense_slack = 2 * _dense_rounding(held, run, target) + whole.rounding + adding
     rest_slack = inside.rounding + sum(one.slack for one in each) + adding
     all_slack = dense_slack + rest_slack + outside.rounding
     gap = table.dense - (table.listed + table.remainder + table.outside)
@@ -87,3 +86,11 @@ def check_sums(
     loose = Compared(table.gap_bound, _ROOM * all_slack + _NOTHING, "bound of the gap")
     compared += [] if loose.holds else [loose]
     return judge("sums", compared, "listed + remainder + outside = dense; each by its own route")
+
+
+def _dense_rounding(held: Held, run: Run, target: Target) -> float:
+    """Bound the rounding of the dense value: in each layer, and in reading the last stream."""
+    last = run.dense.residual[-1][0, held.position]
+    reads = functionals(held)
+    inside = sum(float((off * abs(reads[boundary])).sum()) for boundary, off in held.dense)
+    return inside + target.rounding(run.unembed, held.position, last)

@@ -11,7 +11,7 @@ import click
 
 from pathexpand.cli.output import complain
 from pathexpand.cli.progress import watched
-from pathexpand.cli.prompt import DEFAULT_MODEL, checked_text, queried, read_bytes
+from pathexpand.cli.prompt import DEFAULT_MODEL, checked_text, queried, read_bytes, with_mlp
 from pathexpand.cli.table import read_budget, write, written
 from pathexpand.errors import FileError, PathExpandError, PromptError
 from pathexpand.model.shown import cut, shown
@@ -34,9 +34,10 @@ _REMEDY = 'a prompt that itself starts with { is written as {"text": "{ …"}'
     metavar="NAME|DIR|FILE",
     default=DEFAULT_MODEL,
     show_default=True,
-    help='An embedded model (see "pathexpand models"), a directory with config.json and '
-    "a .safetensors file, or that file.",
+    help='An embedded model (see "pathexpand models"), the directory of a checkpoint '
+    "(config.json and .safetensors files), or such a file.",
 )
+@with_mlp
 @click.option(
     "--prompts",
     "file",
@@ -77,6 +78,7 @@ _REMEDY = 'a prompt that itself starts with { is written as {"text": "{ …"}'
 def dataset(
     *,
     model: str,
+    mlp: Any,
     file: str,
     by: Any,
     target: str | None,
@@ -98,8 +100,8 @@ def dataset(
     lines = read_lines(file)
     from pathexpand.api import load
 
-    loaded = load(model)
-    prompts, targets = _checked_prompts(loaded, file, lines, centred=not raw)
+    loaded = load(model, mlp=mlp)
+    prompts, targets = _checked_prompts(loaded, file, lines, centred=False if raw else None)
     if targets is not None and target is not None:
         raise click.UsageError(
             "--target is for prompts without a target of their own.",
@@ -111,7 +113,7 @@ def dataset(
             by=by,
             target=target,
             targets=targets,
-            centred=not raw,
+            centred=False if raw else None,
             budget=budget,
             cache=cache * 10**6,
             report=report,
@@ -191,7 +193,7 @@ def _read_object(file: str, number: int, text: str) -> Line:
 
 
 def _checked_prompts(
-    model: Model, file: str, lines: list[Line], *, centred: bool
+    model: Model, file: str, lines: list[Line], *, centred: bool | None
 ) -> tuple[list[Any], list[Any] | None]:
     """Give the token ids of each line and, if any has one, the targets; errors name the line."""
     from pathexpand.model.prompt import read_prompt

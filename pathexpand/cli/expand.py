@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathexpand.cli.network import described, read_network
+from pathexpand.cli.network import described, grouped, read_network
 from pathexpand.cli.output import emit
 from pathexpand.errors import LimitError
 
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     type=click.Choice(["paper", "code"]),
     help="paper: column vectors, read right to left (default); code: row vectors, as arrays are.",
 )
-@click.option("--max-order", type=click.IntRange(0), metavar="N", help="At most N heads in a term.")
+@click.option(
+    "--max-order", type=click.IntRange(0), metavar="N", help="At most N components in a term."
+)
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Refuse to write more terms than this.",
 )
-@click.option("--equation", is_flag=True, help="Write sums over heads instead of every term.")
+@click.option("--equation", is_flag=True, help="Write sums over components instead of every term.")
 def expand(
     *,
     kind: str,
@@ -55,6 +57,7 @@ def expand(
 
     \b
     pathexpand expand --layers 2 --heads 12 --equation
+    pathexpand expand --layers 2 --heads 12 --neurons 3072 --equation
     """
     context = click.get_current_context(silent=True)
     if kind == "sympy" and notation == "code":
@@ -76,7 +79,7 @@ def _check_size(network: Network, max_order: int | None, limit: int) -> None:
         raise LimitError(
             "expansion",
             wanted=f"at most {limit:,} terms",
-            got=f"{size:,}",
+            got=grouped(size),
             remedy="give --max-order or a larger --limit, or write the --equation",
         )
 

@@ -37,6 +37,9 @@ def watched() -> Iterator[Callable[[Progress], None] | None]:
         if not started:
             status.start()
             started = True
+        if progress.prepared < 1:
+            status.update(f"energies: {progress.prepared:.0%}; Ctrl-C stops here")
+            return
         status.update(
             f"{progress.nodes:,} suffixes, {progress.visited:,} paths valued; unlisted at most "
             f"{progress.bound:.4g}, listed at least {progress.cut:.4g}; Ctrl-C stops here"

@@ -15,6 +15,7 @@ from pathexpand.model.shown import FILE_ROOM, ROOM, cut, shown
 
 if TYPE_CHECKING:
     from pathexpand.api import Run
+    from pathexpand.frozen import MlpMode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -27,7 +28,19 @@ def prompted(command: Command) -> Command:
     """Add the options that choose a model, a prompt, a position and a target."""
     for option in reversed(_OPTIONS):
         command = option(command)
-    return command
+    return with_mlp(command)
+
+
+def with_mlp(command: Command) -> Command:
+    """Add the option that says what an MLP is in a path."""
+    return click.option(
+        "--mlp",
+        type=click.Choice(("source", "frozen", "neurons")),
+        default="source",
+        show_default=True,
+        help="What an MLP is in a path: a source of what it wrote (L3M), one component with its "
+        "gates held fixed (L3M), or a component for each neuron (L3N210).",
+    )(command)
 
 
 def queried(command: Command) -> Command:
@@ -40,7 +53,14 @@ def queried(command: Command) -> Command:
     )(command)
 
 
-def read_run(model: str, *, prompt: str | None, prompt_file: str | None, tokens: str | None) -> Run:
+def read_run(
+    model: str,
+    *,
+    prompt: str | None,
+    prompt_file: str | None,
+    tokens: str | None,
+    mlp: MlpMode = "source",
+) -> Run:
     """Load a model and run the prompt that was given, or the default one.
 
     >>> len(read_run("two-layer", prompt=None, prompt_file=None, tokens="0 5,7").tokens)
@@ -52,7 +72,7 @@ def read_run(model: str, *, prompt: str | None, prompt_file: str | None, tokens:
     from pathexpand.api import load
     from pathexpand.model.checkpoint import EMBEDDED
 
-    loaded = load(model)
+    loaded = load(model, mlp=mlp)
     if not given and model not in EMBEDDED:
         raise click.UsageError("This model needs --prompt, --prompt-file or --tokens.", _context())
     if tokens is not None:
@@ -130,8 +150,8 @@ _OPTIONS: list[Callable[[Command], Command]] = [
         metavar="NAME|DIR|FILE",
         default=DEFAULT_MODEL,
         show_default=True,
-        help='An embedded model (see "pathexpand models"), a directory with config.json and '
-        "a .safetensors file, or that file.",
+        help='An embedded model (see "pathexpand models"), the directory of a checkpoint '
+        "(config.json and .safetensors files), or such a file.",
     ),
     click.option(
         "--prompt",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FORMATS = ("text", "csv", "tsv", "json", "md", "latex")
 _SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".json": "json", ".md": "md", ".tex": "latex"}
 _FILE_WIDTH = 80
+_PROMPTS = ("prompt", "prompt_file", "tokens")
 
 
 def written(command: Command) -> Command:
@@ -46,7 +47,7 @@ def written(command: Command) -> Command:
     "--max-order",
     type=int,
     metavar="N",
-    help="Rank only paths of at most N heads; longer ones stay in the remainder.",
+    help="Rank only paths of at most N heads and MLPs; longer ones stay in the remainder.",
 )
 @click.option("--raw", is_flag=True, help="Read the logit itself, not minus the vocabulary mean.")
 @click.option(
@@ -94,15 +95,15 @@ def table(
         "budget": read_budget(nodes, seconds, memory),
     }
     if weights_only:
-        given = (position, target, certificate)
-        if raw or any(each is not None for each in given) or any(prompt.values()):
+        given = (position, target, certificate, *(prompt[each] for each in _PROMPTS))
+        if raw or any(each is not None for each in given):
             raise click.UsageError(
                 "--weights-only takes no prompt, position, target, --raw or --certificate.",
                 click.get_current_context(silent=True),
             )
         from pathexpand.api import load
 
-        loaded = load(model)
+        loaded = load(model, mlp=prompt["mlp"])
         with watched() as report:
             ranked = loaded.paths(**options, report=report)
         write(ranked, kind, out)
@@ -116,7 +117,7 @@ def table(
     run = read_run(model, **prompt)
     with watched() as report:
         searched = run.searched_paths(
-            target, position=position, centred=not raw, **options, report=report
+            target, position=position, centred=False if raw else None, **options, report=report
         )
     found = searched.table
     write(found, kind, out)

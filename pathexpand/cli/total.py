@@ -37,5 +37,7 @@ def total(
 ) -> None:
     """Sum all paths of a query exactly, however many there are."""
     run = read_run(model, **prompt)
-    found = run.totals_table(by=by, query=query, target=target, position=position, centred=not raw)
+    found = run.totals_table(
+        by=by, query=query, target=target, position=position, centred=False if raw else None
+    )
     write(found, kind, out)

@@ -34,7 +34,7 @@ def verify(*, model: str, position: int | None, target: str | None, **prompt: An
     head = {
         "model": run.model.config.model_name,
         "prompt": f"{len(run.tokens)} tokens, read at position {place}",
-        "target": what.describe(run.model.tokenizer),
+        "target": run.describe(what),
     }
     emit(lambda ascii: _written(head, results, ascii=ascii))
     return 0 if all(result.holds for result in results) else 1

@@ -51,7 +51,10 @@ class Best:
         lost = np.zeros_like(sizes) if lost is None else lost
         self.visited += sizes.size
         stays = sizes >= self._size(self._top) * _NEAR
-        self.passed = max(self.passed, float((sizes + lost)[~stays].max(initial=0.0)))
+        most = np.where(np.isnan(sizes), np.inf, sizes + lost)[
+            ~stays
+        ]  # what overflowed is no number
+        self.passed = max(self.passed, float(most.max(initial=0.0)))
         fresh = [(float(sizes[n]), path_at(int(n))) for n in np.flatnonzero(stays)]
         if not fresh:
             return

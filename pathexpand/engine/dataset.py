@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,10 +22,6 @@ Array = npt.NDArray[Any]
 
 class DenseReading(Reading, Protocol):
     """One prompt of a data set, with what its dense pass says."""
-
-    @property
-    def streams(self) -> Sequence[Array]:
-        """The stream (position, d_model) before each layer, and the last."""
 
     @property
     def dense(self) -> float:
@@ -151,9 +147,9 @@ def _closed(
     rounding, number = 0.0, 0
     for reading in readings:
         number += 1
-        frozen, readout, streams = reading.frozen, reading.readout, reading.streams
-        rest = remainder(frozen, readout, found.paths, query=query, streams=streams)
-        outside = remainder(frozen, readout, (), query=others, streams=streams)
+        frozen, readout = reading.frozen, reading.readout
+        rest = remainder(frozen, readout, found.paths, query=query, measured=True)
+        outside = remainder(frozen, readout, (), query=others, measured=True)
         parts = np.array([reading.dense, float(rest.value), float(outside.value)])
         listed = sum(abs(float(path_value(frozen, readout, path))) for path in found.paths)
         sums += parts

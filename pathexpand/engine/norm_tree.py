@@ -1,8 +1,8 @@
 """Paths from the weights alone as a tree to search: sizes are Frobenius norms of their matrices.
 
 The energy of a suffix is exact here: the sum of ‖S OV¹ … Y‖² over everything that can stand in
-front of a suffix Y is tr(Yᵀ K Y), with K the Gram matrix of all of it, carried from head to head
-through virtual weights as in `pathexpand.engine.energy`.
+front of a suffix Y is tr(Yᵀ K Y), with K the Gram matrix of all of it, carried from stage to stage
+as in `pathexpand.engine.energy` for a single position on which every pattern is 1.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.engine.energy import FLOOR, Grown, grow, over_peak
-from pathexpand.engine.norm import path_factors, source_rows, unembed
+from pathexpand.engine.energy import FLOOR, Grown, Seen, grow, measured
+from pathexpand.engine.kernel import over_peak
+from pathexpand.engine.norm import check_at_rest, head_maps, path_factors, source_rows, unembed
 from pathexpand.engine.rounding import TINY, gamma
 from pathexpand.engine.search import Node
-from pathexpand.frozen import FrozenLayer
+from pathexpand.engine.ways import Way, ways
+from pathexpand.frozen import FrozenStage, FrozenSum, HeadGroup
 from pathexpand.lowrank import Factored
 from pathexpand.model.weights import Weights
-from pathexpand.symbolic import Head, Network, Path
+from pathexpand.symbolic import Component, Head, Network, Path
 from pathexpand.symbolic.query import Query
 
 Array = npt.NDArray[Any]
@@ -37,6 +39,7 @@ class NormTree:
         self, weights: Weights, network: Network, query: Query, *, centred: bool = False
     ) -> None:
         """Work out the Gram matrices of every head for every state of the query."""
+        check_at_rest(weights)
         self.weights, self.network, self.centred = weights, network, centred
         self.unembed = unembed(weights, centred=centred)
         self.rows = {
@@ -44,15 +47,24 @@ class NormTree:
             for source in network.sources
             if source.boundary is not None
         }
-        self.heads = [block.attn for block in weights.blocks]
-        self.kernels = self._kernels(query)
+        self.heads = _heads_at_rest(weights, network)
+        stages = tuple(FrozenStage((group,)) for group in self.heads)
+        rest = FrozenSum((), stages, (), np.ones(1, dtype=bool), has_unembed_bias=False)
+        self._ways = [list(ways(rest, query, n)) for n in range(network.depth)]
+        grown = grow(rest, query, self._seed(query), named=True)
+        self.kernels = [stage[0] for stage in grown]  # by stage and state
+
+    def ways(self, stage: int) -> list[Way]:
+        """Give the ways of the query through a stage."""
+        return self._ways[stage]
 
     def root(self) -> tuple[Array, None]:
         """Give the unembedding, triangular."""
         return triangle(self.unembed.T).T, None
 
-    def longer(self, carried: tuple[Array, Head | None], head: Head) -> tuple[Array, Head]:
+    def longer(self, carried: tuple[Array, Head | None], head: Component) -> tuple[Array, Head]:
         """Put W_O of a head in front, and keep only what norms can see."""
+        assert isinstance(head, Head)  # there is nothing else without a prompt
         return triangle(self._behind(carried, head).T).T, head
 
     def sizes(self, nodes: list[Node], source: str) -> Array:
@@ -63,17 +75,18 @@ class NormTree:
         """Give 0: norms add nothing up that could cancel, so they keep nearly every digit."""
         return np.zeros(len(nodes))
 
-    def bounds(self, layer: int, nodes: list[Node]) -> Callable[[int, list[int], list[int]], Array]:
-        """Prepare √energy of the suffixes continued by each head of a layer."""
-        heads = self.network.layers[layer]
+    def bounds(self, stage: int, nodes: list[Node]) -> Callable[[Way, list[int]], Array]:
+        """Prepare √energy of the suffixes continued by each head of a stage."""
 
         @np.errstate(over="ignore", invalid="ignore")
-        def ask(state: int, which: list[int], some: list[int]) -> Array:
-            out = np.zeros((len(which), len(some)))
-            for row, n in enumerate(which):
-                kernel, size = self._kernel(layer, state, n)
+        def ask(way: Way, some: list[int]) -> Array:
+            heads = range(len(way.group.components)) if way.which is None else way.which
+            out = np.zeros((len(heads), len(some)))
+            for row, n in enumerate(heads):
+                kernel, size = self._kernel(stage, way.after, n)
                 for column, m in enumerate(some):
-                    behind = self._behind(nodes[m].carried, heads[n])  # (d_head, rank)
+                    head = way.group.components[n]
+                    behind = self._behind(nodes[m].carried, head)  # (d_head, rank)
                     part, peak = over_peak(behind.ravel())
                     part = part.reshape(behind.shape)
                     energy = float(((kernel @ part) * part).sum())
@@ -93,11 +106,11 @@ class NormTree:
                 label = source.label
                 free = source.boundary is None
                 total += (self.size(Path(label)) if free else self._norm(label, root)) ** 2
-        for layer, heads in enumerate(self.network.layers):
-            for number, head in enumerate(heads):
+        for stage, components in enumerate(self.network.stages):
+            for number, head in enumerate(components):
                 after = query.step(state, head)
                 if after is not None:
-                    kernel, _ = self._kernel(layer, after, number)
+                    kernel, _ = self._kernel(stage, after, number)
                     behind = self._behind(root, head)  # (d_head, rank)
                     total += float(((kernel @ behind) * behind).sum())
         return total
@@ -107,6 +120,10 @@ class NormTree:
         factors = list(path_factors(self.weights, path).values())
         factors[-1] = self._last(path, factors[-1])
         return Factored.product(factors).norm()
+
+    def bytes(self, carried: tuple[Array, Head | None]) -> int:
+        """Give the memory that what a suffix carries takes."""
+        return carried[0].nbytes
 
     def _last(self, path: Path, factor: Array) -> Array:
         if path.source != "b_U":
@@ -121,44 +138,48 @@ class NormTree:
         part, peak = over_peak((front @ matrix).ravel())
         return float(np.linalg.norm(part) * peak[0])
 
-    def _kernel(self, layer: int, state: int, head: int) -> tuple[Array, float]:
+    def _kernel(self, stage: int, state: int, head: int) -> tuple[Array, float]:
         """Give one head's K (d_head, d_head) and its size."""
-        kernel, size = self.kernels[layer][state]
-        return kernel[head, :, 0], float(size[head, 0])
+        seen: Seen | None = self.kernels[stage][state]
+        if seen is None:
+            d_head = self.heads[stage].W_V.shape[2]
+            return np.zeros((d_head, d_head)), 0.0
+        return seen.kernel[head, 0], float(seen.size[head, 0])
 
-    def _behind(self, carried: tuple[Array, Head | None], head: Head) -> Array:
+    def _behind(self, carried: tuple[Array, Head | None], head: Component) -> Array:
         matrix, later = carried
         w_o = self.heads[head.layer].W_O[head.index]  # (d_head, d_model)
         if later is None:
             return np.asarray(w_o @ matrix)
         return np.asarray((w_o @ self.heads[later.layer].W_V[later.index]) @ matrix)
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def _kernels(self, query: Query) -> list[list[Grown]]:
-        """Give K (head, d_head, 1, d_head) of each layer and state: one position, all weight 1."""
-        layers = [
-            FrozenLayer(heads, np.ones((len(heads), 1, 1)), attn.W_V, attn.W_O)
-            for heads, attn in zip(self.network.layers, self.heads, strict=True)
-        ]
+    def _seed(self, query: Query) -> Callable[[int, int], Grown | None]:
+        def seed(boundary: int, state: int) -> Grown | None:
+            born = [
+                self.rows[source.label]
+                for source in self.network.sources
+                if source.boundary == boundary and source.label in query.stops(state)
+            ]
+            if not born:
+                return None
+            rows = np.concatenate(born)  # (rows, d_model)
+            most = (rows**2).sum()
+            slack = gamma(len(rows) + 2) * most + FLOOR * rows.any()
+            return measured((rows.T @ rows)[None], np.array([slack]))
 
-        def seed(index: int, state: int) -> Grown:
-            w_v = layers[index].W_V
-            heads, d_model, d_head = w_v.shape
-            total, slack = np.zeros((heads, d_head, 1, d_head)), np.zeros((heads, 1))
-            for source in self.network.sources:
-                born = source.boundary
-                if born is None or born > index or source.label not in query.stops(state):
-                    continue
-                rows = self.rows[source.label]
-                seen = rows @ w_v  # (head, rows, d_head)
-                total[:, :, 0] += np.swapaxes(seen, 1, 2) @ seen
-                most = (rows**2).sum() * (w_v**2).sum(axis=(1, 2))  # (head,)
-                slack[:, 0] += gamma(2 * d_model + len(rows) + 2) * most
-                slack[:, 0] += FLOOR * (w_v.any(axis=(1, 2)) & rows.any())
-            return total, slack
+        return seed
 
-        weights = [layer.patterns for layer in layers]
-        return list(grow(layers, weights, query, seed))
+
+def _heads_at_rest(weights: Weights, network: Network) -> list[HeadGroup]:
+    """Give the heads of each layer at a single position on which every pattern is 1."""
+    return [
+        HeadGroup(
+            tuple(each for each in components if isinstance(each, Head)),
+            np.ones((len(components), 1, 1)),
+            *head_maps(block),
+        )
+        for components, block in zip(network.stages, weights.blocks, strict=True)
+    ]
 
 
 def triangle(matrix: Array) -> Array:

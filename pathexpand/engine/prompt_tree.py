@@ -9,15 +9,44 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.engine.energy import Energies, over_peak
-from pathexpand.engine.rounding import TINY, gamma
+from pathexpand.engine.energy import Energies
+from pathexpand.engine.kernel import Moved, lengths, reader_of
+from pathexpand.engine.rounding import TINY, UNIT, gamma
 from pathexpand.engine.search import Node
-from pathexpand.engine.value import Readout, Suffix, empty_suffix, path_value, prepend
-from pathexpand.frozen import FrozenLayer, FrozenSum
-from pathexpand.symbolic import Head, Network, Path
+from pathexpand.engine.value import Readout, empty_suffix, path_value
+from pathexpand.engine.ways import Way, ways
+from pathexpand.frozen import Carry, FrozenSum
+from pathexpand.symbolic import Component, Network, Path
+from pathexpand.symbolic.query import Query
 
 Array = npt.NDArray[Any]
-Carried = tuple[Array, Array, Array]  # row, vector, errors of both
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """What a suffix carries: the boundary it stands at, and its pieces with their errors."""
+
+    boundary: int
+    moved: Moved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stacked:
+    """The pieces of many suffixes at one boundary; `owner` (piece,) says whose each is."""
+
+    rows: Array
+    vectors: Array
+    lost: Array
+    owner: Array
+    count: int
+
+    def by_suffix(self, pieces: Array) -> Array:
+        """Add up over each suffix's pieces: (…, piece) to (…, suffix)."""
+        if self.count == len(self.owner):
+            return pieces
+        total = np.zeros((self.count, *pieces.shape[:-1]), dtype=pieces.dtype)
+        np.add.at(total, self.owner, np.moveaxis(pieces, -1, 0))
+        return np.moveaxis(total, 0, -1)
 
 
 class PromptTree:
@@ -25,77 +54,73 @@ class PromptTree:
 
     Each carries its row (position,), its vector (d_model,), and what rounding can have done to
     them: the 1-norm of the row's error and the 2-norm of the vector's. So bounds hold for the
-    exact values of paths, however much cancels on the way.
+    exact values of paths, however much cancels on the way. Behind an MLP taken whole a suffix has
+    several of these; √energy is a norm, so their bounds add up to one for the suffix.
     """
 
-    def __init__(self, frozen: FrozenSum, readout: Readout, energy: Energies) -> None:
-        """Take a run cut at the readout's position, and the energies of its heads."""
-        self.frozen, self.readout, self.energy = frozen, readout, energy
+    def __init__(
+        self, frozen: FrozenSum, readout: Readout, query: Query, energy: Energies | None = None
+    ) -> None:
+        """Take a run cut at the readout's position; without energies nothing can be bounded."""
+        self.frozen, self.readout = frozen, readout
+        self.kernels = () if energy is None else energy.kernels
         self.network: Network = frozen.network()
-        self.sources = {source.label: source.values for source in frozen.sources}
-        self.most = {name: float(_lengths(each).max()) for name, each in self.sources.items()}
-        self.norms = [_HeadNorms.of(layer) for layer in frozen.layers]
+        self.sources = {source.label: source for source in frozen.sources}
+        self.most = {name: float(lengths(each.values).max()) for name, each in self.sources.items()}
+        self.readers = [[reader_of(group) for group in stage.groups] for stage in frozen.stages]
+        self._ways = [list(ways(frozen, query, n)) for n in range(frozen.depth)]
+
+    def ways(self, stage: int) -> list[Way]:
+        """Give the ways of the query through a stage."""
+        return self._ways[stage]
 
     def root(self) -> Carried:
         """Give the readout's row and direction, both exact."""
         suffix = empty_suffix(self.frozen, self.readout)
-        return suffix.row, suffix.vector, np.zeros(2)
+        return Carried(suffix.boundary, Moved(suffix.rows, suffix.vectors, np.zeros((1, 2))))
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def longer(self, carried: Carried, head: Head) -> Carried:
-        """Move the row by the head's pattern and the vector through W_V W_O."""
-        row, vector, lost = carried
-        suffix = prepend(Suffix(row, vector), self.frozen, head)
-        norms, n = self.norms[head.layer], head.index
-        steps = sum(self.frozen.layers[head.layer].W_V.shape[1:])
-        moved = norms.row_sum[n] * (lost[0] + gamma(row.size) * abs(row).sum())
-        through = norms.write[n] * norms.read[n] * lost[1]
-        through += gamma(steps) * norms.all_[n] * float(np.linalg.norm(vector))
-        return suffix.row, suffix.vector, np.array([moved, through])
+    def longer(self, carried: Carried, component: Component) -> Carried:
+        """Put one more component in front."""
+        stage, group, index = self.frozen.places[component]
+        reader = self.readers[stage][self.frozen.stages[stage].groups.index(group)]
+        return Carried(stage, reader.move(index, self._at(carried, stage + 1)))
+
+    def values(self, nodes: list[Node], source: str) -> Array:
+        """Give the value of each suffix with a source in front: (suffix,)."""
+        born = self.sources[source]
+        at = self._stacked(nodes, born.boundary)
+        return at.by_suffix(((at.rows @ born.values) * at.vectors).sum(axis=1))
 
     def sizes(self, nodes: list[Node], source: str) -> Array:
         """Give |value| of each suffix with a source in front: (suffix,)."""
-        rows = np.stack([node.carried[0] for node in nodes])  # (suffix, position)
-        vectors = np.stack([node.carried[1] for node in nodes])  # (suffix, d_model)
-        return abs(((rows @ self.sources[source]) * vectors).sum(axis=1))
+        return abs(self.values(nodes, source))
 
     @np.errstate(over="ignore", invalid="ignore")
     def rounding(self, nodes: list[Node], source: str) -> Array:
         """Bound the rounding of these sizes: (suffix,)."""
-        rows, vectors, lost = _stacked(nodes)
-        size, length = abs(rows).sum(axis=1), _lengths(vectors)  # (suffix,)
-        steps = gamma(rows.shape[1] + vectors.shape[1])
-        out = lost[:, 0] * length + (size + lost[:, 0]) * lost[:, 1] + steps * size * length
-        out = self.most[source] * out + TINY
+        at = self._stacked(nodes, self.sources[source].boundary)
+        size, length = abs(at.rows).sum(axis=1), lengths(at.vectors)  # (piece,)
+        steps = gamma(at.rows.shape[1] + at.vectors.shape[1] + len(at.owner) - at.count)
+        out = at.lost[:, 0] * length + (size + at.lost[:, 0]) * at.lost[:, 1]
+        out = self.most[source] * (out + steps * size * length) + TINY * (1 + size + length)
+        out = at.by_suffix(out)
         return np.where(np.isnan(out), np.inf, out)
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def bounds(self, layer: int, nodes: list[Node]) -> Callable[[int, list[int], list[int]], Array]:
-        """Prepare √energy of the suffixes continued by each head of a layer.
+    def bounds(self, stage: int, nodes: list[Node]) -> Callable[[Way, list[int]], Array]:
+        """Prepare √energy of the suffixes continued by each component of a stage."""
+        at = self._stacked(nodes, stage + 1)
+        reads = [reader.read(at.rows, at.vectors, at.lost) for reader in self.readers[stage]]
 
-        √energy is a norm of (row, vector), linear in each: what rounding changed in them adds at
-        most their errors' own norms, times the root of the largest K.
-        """
-        rows, vectors, lost = _stacked(nodes)
-        at, norms = self.frozen.layers[layer], self.norms[layer]
-        heads, d_head, d_model = at.W_O.shape
-        moved = rows @ at.patterns  # (head, suffix, key)
-        read = vectors @ at.W_O.reshape(-1, d_model).T  # (suffix, head * d_head)
-        inner = np.swapaxes(read.reshape(len(nodes), heads, d_head), 0, 1)  # (head, suffix, d_head)
-        row_lost = lost[:, 0] + gamma(rows.shape[1]) * abs(rows).sum(axis=1)  # (suffix,)
-        row_lost = norms.row_sum[:, None] * row_lost  # (head, suffix)
-        inner_lost = norms.read[:, None] * lost[:, 1]
-        inner_lost = inner_lost + gamma(d_model) * norms.all_read[:, None] * _lengths(vectors)
-        size = abs(moved).sum(axis=2) + row_lost
-        spread = row_lost * _lengths(inner) + size * inner_lost  # (head, suffix)
-
-        @np.errstate(over="ignore", invalid="ignore")
-        def ask(state: int, which: list[int], some: list[int]) -> Array:
-            pick = np.ix_(which, some)
-            bound = self.energy.bound(layer, state, which, moved[pick], inner[pick])
-            root = np.sqrt(self.energy.largest(layer, state)[which])[:, None]  # (head, 1)
-            bound = bound + root * spread[pick]
-            return np.where(np.isnan(bound), np.inf, bound)
+        def ask(way: Way, some: list[int]) -> Array:
+            kernel = self.kernels[stage][way.number][way.after]
+            which = None if way.which is None else list(way.which)
+            pieces = np.flatnonzero(np.isin(at.owner, some))
+            each = kernel.bound(reads[way.number], which, pieces)  # (component, piece)
+            if len(pieces) == len(some):
+                return each
+            total = np.zeros((len(some), len(each)))
+            np.add.at(total, np.searchsorted(some, at.owner[pieces]), each.T)
+            return total.T
 
         return ask
 
@@ -103,59 +128,39 @@ class PromptTree:
         """Give |value| of one path."""
         return abs(float(path_value(self.frozen, self.readout, path)))
 
+    def bytes(self, carried: Carried) -> int:
+        """Give the memory that what a suffix carries takes."""
+        moved = carried.moved
+        return moved.rows.nbytes + moved.vectors.nbytes + moved.lost.nbytes
 
-def _stacked(nodes: list[Node]) -> Carried:
-    """Give rows (suffix, position), vectors (suffix, d_model) and errors (suffix, 2)."""
-    rows, vectors, lost = (np.stack([node.carried[n] for node in nodes]) for n in range(3))
-    return rows, vectors, lost
+    def _at(self, carried: Carried, boundary: int) -> Moved:
+        """Carry a suffix back to a boundary, through no component."""
+        moved = carried.moved
+        for stage in reversed(self.frozen.stages[boundary : carried.boundary]):
+            if stage.carry is not None:
+                moved = _past(stage.carry, moved)
+        return moved
 
-
-def _lengths(array: Array) -> Array:
-    """Give the lengths of vectors along the last axis, or a little more."""
-    unit, peak = over_peak(array)
-    out: Array = np.sqrt((unit**2).sum(axis=-1)) * peak[..., 0] * (1 + 1e-9)
-    return out
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _HeadNorms:
-    """What a layer's heads can make of errors, one number a head.
-
-    `row_sum` is the largest row sum of |pattern|; `read` and `write` bound the spectral norms of
-    W_O and W_V, `all_read` the Frobenius norm of W_O, `all_` the product of both Frobenius norms.
-    """
-
-    row_sum: Array
-    read: Array
-    write: Array
-    all_read: Array
-    all_: Array
-
-    @classmethod
-    @np.errstate(over="ignore", invalid="ignore")
-    def of(cls, layer: FrozenLayer) -> _HeadNorms:
-        row_sum = abs(layer.patterns).sum(axis=2).max(axis=1, initial=0.0) * (1 + 1e-9)
-        write = _frobenius(layer.W_V)
-        read = _frobenius(layer.W_O)
-        return cls(
-            row_sum,
-            _spectral(layer.W_O, read),
-            _spectral(np.swapaxes(layer.W_V, 1, 2), write),
-            read,
-            read * write,
+    def _stacked(self, nodes: list[Node], boundary: int) -> _Stacked:
+        moved = [self._at(node.carried, boundary) for node in nodes]
+        sizes = [len(each.rows) for each in moved]
+        return _Stacked(
+            np.concatenate([each.rows for each in moved]),
+            np.concatenate([each.vectors for each in moved]),
+            np.concatenate([each.lost for each in moved]),
+            np.repeat(np.arange(len(nodes)), sizes),
+            len(nodes),
         )
 
 
-def _frobenius(matrices: Array) -> Array:
-    heads, rows, columns = matrices.shape
-    return _lengths(matrices.reshape(heads, rows * columns))
-
-
-def _spectral(wide: Array, frobenius: Array) -> Array:
-    """Bound the spectral norms of matrices (head, small, large), by their small Gram matrices."""
-    scale = np.where(frobenius == 0, 1.0, frobenius)[:, None, None]
-    unit = wide / scale  # of Frobenius norm 1, so that squares stay in range
-    gram = unit @ np.swapaxes(unit, 1, 2)  # (head, small, small)
-    largest = np.linalg.eigvalsh(gram).max(axis=1, initial=0.0)
-    out: Array = np.sqrt(np.clip(largest, 0.0, None) + 1e-9) * frobenius
-    return out
+def _past(carry: Carry, moved: Moved) -> Moved:
+    """Carry pieces past a norm of the stream."""
+    rows, vectors = carry.move(moved.rows, moved.vectors)
+    lost = np.empty_like(moved.lost)
+    lost[:, 0] = carry.scale.max(initial=0.0) * moved.lost[:, 0]
+    lost[:, 0] += 2 * UNIT * abs(rows).sum(axis=1) + TINY
+    steps = gamma(moved.vectors.shape[1] + 4)
+    # Taking off a mean makes sizes twice as large at most.
+    before = moved.lost[:, 1] + 2 * steps * lengths(moved.vectors)
+    lost[:, 1] = carry.stretch * before + TINY
+    return Moved(rows, vectors, lost)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.engine.energy import energies
+from pathexpand.engine.listing import is_shorter, list_all
 from pathexpand.engine.norm_tree import NormTree
 from pathexpand.engine.prompt_tree import PromptTree
 from pathexpand.engine.remainder import Remainder, remainder
@@ -22,6 +23,14 @@ from pathexpand.symbolic import Network, Path
 from pathexpand.symbolic.query import Query
 
 Array = npt.NDArray[Any]
+
+
+# The energy pass gets this long in any case: without it nothing is known of the unlisted paths.
+_LEAST_SECONDS = 1.0
+
+
+class _OutOfTime(Exception):  # noqa: N818
+    """The budget's seconds are over before there is anything to search with."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,26 +74,44 @@ def rank(
     query: Query,
     *,
     top: int,
-    streams: Sequence[Array],
     max_order: int | None = None,
     budget: Budget | None = None,
     report: Callable[[Progress], None] | None = None,
 ) -> Ranking:
-    """Rank the paths of a run by |value|. `streams[l]` (position, d_model) measures rounding.
+    """Rank the paths of a run by |value|.
 
-    Stopped by Ctrl-C before there are energies to search with, it lists nothing and bounds
-    nothing, but still closes.
+    Stopped by Ctrl-C or by the budget's seconds (but not within the first second) before there are
+    energies to search with, it lists nothing and bounds nothing, but still closes.
     """
+    limit = np.inf if budget is None or budget.seconds is None else budget.seconds
     start, near = time.monotonic(), frozen.until(readout.position)
-    tree: PromptTree | None = None
+
+    def prepared(done: int, stages: int) -> None:
+        seconds = time.monotonic() - start
+        if report is not None:
+            report(Progress(0, 0, np.inf, 0.0, seconds, done / stages))
+        if done < stages and seconds >= max(limit, _LEAST_SECONDS):
+            raise _OutOfTime
+
+    energy: float | None = None
+    listing: dict[str, Any] = {
+        "top": top,
+        "max_order": max_order,
+        "budget": budget,
+        "report": report,
+    }
     try:
-        tree = PromptTree(near, readout, energies(near, query))
-        if budget is not None and budget.seconds is not None:
-            left = max(budget.seconds - (time.monotonic() - start), 0.0)
-            budget = replace(budget, seconds=left)
-        found = search(tree, query, top=top, max_order=max_order, budget=budget, report=report)
-    except KeyboardInterrupt:
-        longer = 0.0 if max_order is None else float(np.finfo(np.float64).max)
+        if is_shorter(near, query, max_order):
+            found, energy = list_all(PromptTree(near, readout, query), query, **listing)
+        else:
+            tree = PromptTree(near, readout, query, energies(near, query, report=prepared))
+            if budget is not None and budget.seconds is not None:
+                left = max(limit - (time.monotonic() - start), 0.0)
+                listing["budget"] = replace(budget, seconds=left)
+            found = search(tree, query, **listing)
+            energy = rest_energy(tree, query, found.paths)
+    except (KeyboardInterrupt, _OutOfTime):
+        longer = 0.0 if max_order is None else np.inf
         found = Found((), np.inf, longer, certified=False, visited=0, expanded=())
     rows = []
     for path in found.paths:
@@ -92,17 +119,17 @@ def rank(
         split = path_value_by_token(near, readout, path)
         later = np.zeros(frozen.positions - near.positions, dtype=split.dtype)
         rows.append(RankedPath(path, float(split.sum()), np.concatenate([split, later])))
-    rest = remainder(frozen, readout, found.paths, query=query, streams=streams)
+    rest = remainder(frozen, readout, found.paths, query=query, measured=True)
     others = query.complement()
     outside = Remainder(0.0, 0, 0.0)
     if others.count():
-        outside = remainder(frozen, readout, (), query=others, streams=streams)
+        outside = remainder(frozen, readout, (), query=others, measured=True)
     return Ranking(
         rows=tuple(rows),
         listed=float(sum(row.value for row in rows)),
         remainder=float(rest.value),
         remainder_count=rest.count,
-        remainder_energy=np.inf if tree is None else rest_energy(tree, query, found.paths),
+        remainder_energy=np.inf if energy is None else energy,
         outside=float(outside.value),
         rounding=rest.rounding + (outside.rounding if outside.count else 0.0),
         found=found,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,21 +11,22 @@ import numpy.typing as npt
 
 from pathexpand.engine.rounding import TINY, UNIT, gamma
 from pathexpand.engine.value import Readout, Suffix, completed, empty_suffix, prepend
+from pathexpand.engine.ways import Way, ways
 from pathexpand.errors import PathExpandError
 from pathexpand.frozen import FrozenSource, FrozenSum
-from pathexpand.symbolic import Head, Path
+from pathexpand.symbolic import Component, Path
 from pathexpand.symbolic.query import Query, everything
 
 Array = npt.NDArray[Any]
-Word = tuple[Head, ...]
+Word = tuple[Component, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
     """The sum of the unlisted paths, their number, and a bound on the rounding of all values.
 
-    `rounding` covers this sum and the listed values that it was split from; it is 0.0 where no
-    streams were given to measure it with.
+    `rounding` covers this sum and the listed values that it was split from; it is 0.0 where it
+    was not asked for.
     """
 
     value: Any
@@ -37,25 +38,26 @@ class Remainder:
 class Listed:
     """The listed paths as a tree of suffixes, from the readout back."""
 
+    frozen: FrozenSum
     suffixes: dict[Word, Suffix]
-    children: dict[Word, set[Head]] = field(default_factory=dict)
+    children: dict[Word, set[Component]] = field(default_factory=dict)
     stops: set[tuple[Word, str]] = field(default_factory=set)
 
     def active(self, boundary: int) -> list[Word]:
-        """Give the suffixes all of whose heads stand at or after a boundary."""
-        return [word for word in self.suffixes if not word or word[0].layer >= boundary]
+        """Give the suffixes all of whose components stand at or after a boundary."""
+        return [word for word, suffix in self.suffixes.items() if suffix.boundary >= boundary]
 
 
 def listed_tree(frozen: FrozenSum, readout: Readout, paths: Iterable[Path]) -> Listed:
     """Arrange listed paths by their shared suffixes."""
-    tree = Listed({(): empty_suffix(frozen, readout)})
+    tree = Listed(frozen, {(): empty_suffix(frozen, readout)})
     for path in paths:
         word: Word = ()
-        for head in reversed(path.components):
-            longer = (head, *word)
+        for component in reversed(path.components):
+            longer = (component, *word)
             if longer not in tree.suffixes:
-                tree.suffixes[longer] = prepend(tree.suffixes[word], frozen, head)
-                tree.children.setdefault(word, set()).add(head)
+                tree.suffixes[longer] = prepend(tree.suffixes[word], frozen, component)
+                tree.children.setdefault(word, set()).add(component)
             word = longer
         tree.stops.add((word, path.source))
     return tree
@@ -67,31 +69,31 @@ def remainder(
     paths: Iterable[Path],
     *,
     query: Query | None = None,
-    streams: Sequence[Array] | None = None,
+    measured: bool = False,
 ) -> Remainder:
     """Sum every path of a query, by default of all, that is not among `paths`.
 
     One pass back from the readout carries the functional of everything not listed, one for each
-    state of the query. At each layer it takes up, from each listed suffix, the heads that no
-    listed path continues with, and at each boundary the sources that none stops at. `streams[l]`
-    (position, d_model) is the stream before layer l; given, it turns every local rounding error
-    into its effect on the result.
+    state of the query. At each stage it takes up, from each listed suffix, the components that no
+    listed path continues with, and at each boundary the sources that none stops at. If
+    `measured`, the streams of the dense pass turn every local rounding error into its effect on
+    the result.
     """
     asked = everything(frozen.network()) if query is None else query
     tree = listed_tree(frozen, readout, paths)
-    sizes = [None] * (len(frozen.layers) + 1) if streams is None else [abs(x) for x in streams]
-    rest = _Rest(frozen, readout, asked, tree, measured=streams is not None)
-    for boundary in reversed(range(len(frozen.layers) + 1)):
+    rest = _Rest(frozen, readout, asked, tree, measured=measured)
+    for boundary in reversed(range(frozen.depth + 1)):
         for source in (s for s in frozen.sources if s.boundary == boundary):
             rest.stop(source, boundary)
         if boundary:
-            rest.carry(boundary - 1, sizes[boundary - 1])
+            rest.carry(boundary - 1)
     if frozen.has_unembed_bias and "b_U" in asked.stops(asked.start):
         rest.stop_in_logits()
     rounding = rest.rounding
-    if streams is not None:
-        rounding += _suffix_rounding(frozen, tree, sizes)
-    return Remainder(rest.value, rest.count, rounding)
+    if measured:
+        rounding += _suffix_rounding(frozen, tree)
+    # What overflowed on its way bounds nothing.
+    return Remainder(rest.value, rest.count, np.inf if np.isnan(rounding) else rounding)
 
 
 class _Rest:
@@ -102,9 +104,9 @@ class _Rest:
     ) -> None:
         self.frozen, self.readout, self.query, self.tree = frozen, readout, query, tree
         self.measured = measured
-        root = tree.suffixes[()]
-        shape = (query.states, root.row.size, root.vector.size)
-        self.free = np.zeros(shape, dtype=root.vector.dtype)
+        vector = tree.suffixes[()].vectors[0]
+        shape = (query.states, frozen.positions, vector.size)
+        self.free = np.zeros(shape, dtype=vector.dtype)
         self.free_counts = [0] * query.states
         self.states = {word: _state(query, word) for word in tree.suffixes}
         self.value: Any = 0
@@ -118,12 +120,12 @@ class _Rest:
         free = self.free[ending].sum(axis=0)  # (position, d_model)
         self._add((free * source.values).sum(axis=1).sum())
         for word in left:
-            self._add(completed(self.tree.suffixes[word], source).sum())
+            self._add(completed(self.tree.suffixes[word], self.frozen, source).sum())
         self.count += sum(self.free_counts[q] for q in ending) + len(left)
         if self.measured:
             size = abs(self.free[ending]).sum(axis=0)
-            suffixes = [self.tree.suffixes[word] for word in active]
-            self.rounding += _stop_rounding(size, suffixes, source, self.query.states)
+            near = [self.tree.suffixes[word].at(self.frozen, boundary) for word in active]
+            self.rounding += _stop_rounding(size, near, source, self.query.states)
 
     def stop_in_logits(self) -> None:
         """Add the bias born in the logits, if it is not listed."""
@@ -131,37 +133,36 @@ class _Rest:
             self._add(self.readout.constant)
             self.count += 1
 
-    def carry(self, index: int, size: Array | None) -> None:
-        """Carry the functionals through a layer, with each unlisted step out of a suffix."""
-        layer, active = self.frozen.layers[index], self.tree.active(index + 1)
-        rows = np.stack([self.tree.suffixes[word].row for word in active])  # (suffix, position)
-        vectors = np.stack([self.tree.suffixes[word].vector for word in active])
-        out, counts = self.free.copy(), list(self.free_counts)
-        spread = np.zeros(()) if size is None else abs(self.free).sum(axis=0)
-        for number, head in enumerate(layer.heads):
-            after = [self.query.step(q, head) for q in range(self.query.states)]
-            fresh = [head not in self.tree.children.get(word, ()) for word in active]
-            for state in sorted({each for each in after if each is not None}):
-                come = [q for q, each in enumerate(after) if each == state]
-                keep = [
-                    new and self.states[word] in come
-                    for new, word in zip(fresh, active, strict=True)
-                ]
-                counts[state] += sum(self.free_counts[q] for q in come) + sum(keep)
-                reads = self.free[come].sum(axis=0) + rows[keep].T @ vectors[keep]
-                pattern, w_v, w_o = layer.patterns[number], layer.W_V[number], layer.W_O[number]
-                out[state] += (pattern.T @ (reads @ w_o.T)) @ w_v.T  # (position, d_model)
-                if size is not None:
-                    most = abs(self.free[come]).sum(axis=0)
-                    most = most + abs(rows[keep]).T @ abs(vectors[keep])
-                    mixed = abs(pattern).T @ (most @ abs(w_o).T + TINY) + TINY
-                    spread = spread + mixed @ abs(w_v).T + TINY
-        self.free, self.free_counts = out, counts
+    def carry(self, index: int) -> None:
+        """Carry the functionals through a stage, with each unlisted step out of a suffix."""
+        stage = self.frozen.stages[index]
+        active = self.tree.active(index + 1)
+        leaving = _Leaving(self.frozen, self.tree, active, self.states, index + 1)
+        out, counts = np.array(stage.past(self.free)), list(self.free_counts)
+        taken = list(ways(self.frozen, self.query, index))
+        size = abs(self.frozen.streams[index]) if self.measured else None
         if size is not None:
-            # Roundings met by one product on its way: the sum over suffixes and states, three
-            # matrix products, the sum over heads.
-            steps = len(active) + sum(layer.W_V.shape) + rows.shape[1] + 2 + self.query.states
-            self.rounding += gamma(steps) * float((spread * size).sum())
+            # Every way adds to what passes the stage.
+            passing, steps = abs(self.free) + TINY, len(taken) + 2
+            if stage.carry is not None:
+                passing, steps = stage.carry.pull_sizes(passing), steps + self.free.shape[2] + 8
+                listed = stage.carry.pull_sizes(leaving.size + TINY) + TINY
+                self.rounding += gamma(self.free.shape[2] + 8) * float((listed * size).sum())
+            self.rounding += gamma(steps) * float(((passing + TINY) * size).sum())
+        for way in taken:
+            reads = self.free[way.before]
+            if reads.any():
+                out[way.after] += way.group.pull(reads, way.which)
+            counts[way.after] += self.free_counts[way.before] * way.count
+            rows, vectors, allowed, number = leaving.through(way)
+            counts[way.after] += number
+            if len(rows):
+                out[way.after] += way.group.pull_pieces(rows, vectors, allowed)
+            if size is not None:
+                spread = _way_size(way, reads, rows, vectors, allowed)
+                steps = len(rows) + way.group.steps + len(taken) + 4
+                self.rounding += gamma(steps) * float((spread * size).sum())
+        self.free, self.free_counts = out, counts
 
     def _add(self, part: Any) -> None:
         self.value = self.value + part
@@ -170,10 +171,52 @@ class _Rest:
             self.rounding += UNIT * abs(float(self.value))
 
 
+class _Leaving:
+    """The listed suffixes at a boundary, and the components that no listed path goes on with."""
+
+    def __init__(
+        self,
+        frozen: FrozenSum,
+        tree: Listed,
+        active: list[Word],
+        states: dict[Word, int],
+        boundary: int,
+    ) -> None:
+        near = [tree.suffixes[word].at(frozen, boundary) for word in active]
+        self.rows = np.concatenate([suffix.rows for suffix in near])  # (piece, position)
+        self.vectors = np.concatenate([suffix.vectors for suffix in near])  # (piece, d_model)
+        self.owner = np.repeat(np.arange(len(near)), [len(suffix.rows) for suffix in near])
+        self.states = np.array([states[word] for word in active])
+        self.children = [tree.children.get(word, set()) for word in active]
+
+    @property
+    def size(self) -> Array:
+        """The sizes of all of them together: (position, d_model)."""
+        out: Array = abs(self.rows).T @ abs(self.vectors)
+        return out
+
+    def through(self, way: Way) -> tuple[Array, Array, Array, int]:
+        """Give the pieces that take a way, through which components, and how many steps that is.
+
+        Rows (piece, position), vectors (piece, d_model), allowed (component, piece).
+        """
+        size = len(way.group.components)
+        words = np.flatnonzero(self.states == way.before)
+        allowed = np.zeros((size, len(words)), dtype=bool)
+        allowed[slice(None) if way.which is None else list(way.which)] = True
+        listed = set(way.group.components)
+        for column, word in enumerate(words):
+            for child in self.children[word] & listed:
+                allowed[way.group.components.index(child), column] = False
+        keep = np.isin(self.owner, words)
+        columns = np.searchsorted(words, self.owner[keep])
+        return self.rows[keep], self.vectors[keep], allowed[:, columns], int(allowed.sum())
+
+
 def _state(query: Query, word: Word) -> int:
     state: int | None = query.start
-    for head in reversed(word):
-        state = None if state is None else query.step(state, head)
+    for component in reversed(word):
+        state = None if state is None else query.step(state, component)
     if state is None:
         raise PathExpandError(
             f"suffix {' > '.join(map(str, word))}", wanted=f"a path of the query {query.text!r}"
@@ -184,21 +227,37 @@ def _state(query: Query, word: Word) -> int:
 def _stop_rounding(free: Array, suffixes: list[Suffix], source: FrozenSource, states: int) -> float:
     values = abs(source.values)  # (position, d_model)
     total = float((free * values + TINY).sum())
-    total += sum(float(abs(s.row) @ (values @ abs(s.vector) + TINY)) + TINY for s in suffixes)
+    for suffix in suffixes:
+        read = values @ abs(suffix.vectors).T + TINY  # (position, piece)
+        total += float((abs(suffix.rows).T * read).sum()) + TINY
     return gamma(sum(values.shape) + 2 + states) * total
 
 
-def _suffix_rounding(frozen: FrozenSum, tree: Listed, sizes: Sequence[Any]) -> float:
-    """Bound the effect of rounding in each suffix's own step: it reads the stream below it."""
+def _way_size(way: Way, reads: Array, rows: Array, vectors: Array, allowed: Array) -> Array:
+    """Give the sizes (position, d_model) of all that is added up on one way."""
+    group = abs(way.group)
+    spread = np.full_like(reads, TINY)
+    if reads.any():
+        spread = spread + group.pull(abs(reads), way.which, floor=TINY)
+    if len(rows):
+        spread = spread + group.pull_pieces(abs(rows), abs(vectors), allowed, floor=TINY)
+    return spread
+
+
+def _suffix_rounding(frozen: FrozenSum, tree: Listed) -> float:
+    """Bound the effect of rounding in each suffix's own step: it reads the stream below it.
+
+    What happens to it on its way past norms of the stream is accounted for where it passes them.
+    """
     total = 0.0
-    for word, suffix in tree.suffixes.items():
+    sizes = [abs(stream) for stream in frozen.streams]
+    for word in tree.suffixes:
         if not word:
             continue
-        head, before = word[0], tree.suffixes[word[1:]]
-        layer, size = frozen.layers[head.layer], sizes[head.layer]
-        w_v, w_o = abs(layer.W_V[head.index]), abs(layer.W_O[head.index])
-        row = abs(before.row) @ abs(layer.patterns[head.index]) + TINY
-        row *= gamma(before.row.size)
-        vector = gamma(sum(w_v.shape)) * (w_v @ (w_o @ abs(before.vector) + TINY) + TINY)
-        total += float((row @ size) @ abs(suffix.vector) + (abs(suffix.row) @ size) @ vector)
+        stage, group, index = frozen.places[word[0]]
+        before = tree.suffixes[word[1:]].at(frozen, stage + 1)
+        one = abs(group.only(index))
+        most = one.pull(abs(before.rows).T @ abs(before.vectors) + TINY, floor=TINY)
+        steps = one.steps + len(before.rows)
+        total += gamma(steps) * float((most * sizes[stage]).sum())
     return total

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -23,16 +23,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.engine.energy import Energies, energies
+from pathexpand.engine.prompt_tree import PromptTree
 from pathexpand.engine.rounding import gamma
-from pathexpand.engine.search import Budget, Found, Hunt, Progress
-from pathexpand.engine.value import Readout, empty_suffix
+from pathexpand.engine.search import Budget, Found, Hunt, Node, Progress
+from pathexpand.engine.value import Readout
 from pathexpand.errors import PathExpandError
 from pathexpand.frozen import FrozenSum
-from pathexpand.symbolic import Head, Network, Path
+from pathexpand.symbolic import Component, Network, Path
 from pathexpand.symbolic.query import Query
 
 Array = npt.NDArray[Any]
-Word = tuple[Head, ...]
+Word = tuple[Component, ...]
 By = Literal["rms", "mean"]
 _FIRST, _MOST = 64, 4096  # suffixes in an early and in a late round
 _BLOCK = 256  # suffixes bounded in one product
@@ -52,9 +53,9 @@ class Reading(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """A suffix that waits: its heads from early to late, the query's state behind them, its bound.
+    """A suffix that waits: its components from early to late, the query's state, its bound.
 
-    `boundary` is the number of layers still before it.
+    `boundary` is the number of stages still before it.
     """
 
     word: Word
@@ -74,11 +75,9 @@ class Prepared:
     @property
     def bytes(self) -> int:
         """The memory it takes, the model's weights not counted."""
-        own = [layer.patterns for layer in self.frozen.layers]
-        own += [source.values for source in self.frozen.sources]
-        held = (self.energy.kernels, self.energy.sizes, self.energy.scales)
-        own += [array for part in held for states in part for array in states]
-        return sum(array.nbytes for array in own)
+        own = sum(source.values.nbytes for source in self.frozen.sources)
+        own += sum(group.bytes for stage in self.frozen.stages for group in stage.groups)
+        return own + self.energy.bytes
 
 
 class Prompts:
@@ -94,9 +93,9 @@ class Prompts:
         self.count: int | None = None
 
     def prepared(self, depth: int) -> Iterator[Prepared]:
-        """Yield every prompt, with the energies of the first `depth` layers' heads at least.
+        """Yield every prompt, with the energies of the first `depth` stages at least.
 
-        Most of the work is in the last layers, and few suffixes can still go on with their heads.
+        Most of the work is in the last stages, and few suffixes can still go on with those.
         """
         number = 0
         for number, reading in enumerate(self.readings, start=1):
@@ -109,11 +108,9 @@ class Prompts:
     def _prepare(self, number: int, reading: Reading, depth: int) -> Prepared:
         readout = reading.readout
         near = reading.frozen.until(readout.position)
-        prepared = Prepared(
-            near, readout, energies(replace(near, layers=near.layers[:depth]), self.query)
-        )
+        prepared = Prepared(near, readout, energies(near.first(depth), self.query))
         # What is kept must serve every later round.
-        if depth >= len(near.layers) and prepared.bytes <= self.room:
+        if depth >= near.depth and prepared.bytes <= self.room:
             self.room -= prepared.bytes
             self.kept[number] = prepared
         return prepared
@@ -127,7 +124,7 @@ class Round:
 
     def __init__(self, network: Network, query: Query, batch: list[Stub], by: By) -> None:
         """Plan which products are needed; nothing here depends on a prompt."""
-        self.network, self.batch, self.by = network, batch, by
+        self.network, self.query, self.batch, self.by = network, query, batch, by
         self.prompts = 0
         self.tree = _Tree([stub.word for stub in batch])
         self.stopping = {
@@ -138,52 +135,56 @@ class Round:
         }
         self.values = {label: np.zeros(len(some)) for label, some in self.stopping.items()}
         self.active = [
-            np.flatnonzero([stub.boundary > layer for stub in batch])
-            for layer in range(network.depth)
+            np.flatnonzero([stub.boundary > stage for stub in batch])
+            for stage in range(network.depth)
         ]
-        self.ways = [
-            _ways(query, heads, [batch[n] for n in some])
-            for heads, some in zip(network.layers, self.active, strict=True)
+        self.states = [
+            {
+                state: np.flatnonzero([batch[n].state == state for n in some])
+                for state in _met(batch)
+            }
+            for some in self.active
         ]
         self.bounds = [
-            np.zeros((len(heads), len(some)))  # (head, suffix)
-            for heads, some in zip(network.layers, self.active, strict=True)
+            np.zeros((len(components), len(some)))  # (component, suffix)
+            for components, some in zip(network.stages, self.active, strict=True)
         ]
 
     def add(self, prompt: Prepared) -> None:
         """Add what one prompt has to say."""
         self.prompts += 1
-        rows, vectors = self.tree.carry(prompt.frozen, prompt.readout)
-        sources = {source.label: source.values for source in prompt.frozen.sources}
+        tree = PromptTree(prompt.frozen, prompt.readout, self.query, prompt.energy)
+        nodes = self.tree.carry(tree, self.batch)
         for label, some in self.stopping.items():
             if not some.size:
                 continue
-            if label in sources:
-                values = ((rows[some] @ sources[label]) * vectors[some]).sum(axis=1)  # (suffix,)
+            if label in tree.sources:
+                values = tree.values([nodes[n] for n in some], label)  # (suffix,)
             else:
                 values = np.full(1, float(prompt.readout.constant))
             self.values[label] = self._sum(self.values[label], values)
-        for layer, some in enumerate(self.active):
+        for stage, some in enumerate(self.active):
             for at in range(0, len(some), _BLOCK):
                 part = slice(at, at + _BLOCK)
-                bounds = self._bound(prompt, layer, part, rows[some[part]], vectors[some[part]])
-                total = self.bounds[layer][:, part]
-                self.bounds[layer][:, part] = self._sum(total, bounds)
+                bounds = self._bound(tree, stage, part, [nodes[n] for n in some[part]])
+                total = self.bounds[stage][:, part]
+                self.bounds[stage][:, part] = self._sum(total, bounds)
 
-    def _bound(
-        self, prompt: Prepared, layer: int, part: slice, rows: Array, vectors: Array
-    ) -> Array:
-        """Bound some suffixes continued by each head of a layer on one prompt: (head, suffix)."""
-        at = prompt.frozen.layers[layer]
-        heads, d_head, d_model = at.W_O.shape
-        moved = rows @ at.patterns  # (head, suffix, key)
-        read = vectors @ at.W_O.reshape(-1, d_model).T  # (suffix, head * d_head)
-        inner = np.swapaxes(read.reshape(-1, heads, d_head), 0, 1)  # (head, suffix, d_head)
-        out = np.zeros((heads, len(rows)))
-        for state, which, every in self.ways[layer]:
+    def _bound(self, tree: PromptTree, stage: int, part: slice, nodes: list[Node]) -> Array:
+        """Bound some suffixes continued by each component of a stage: (component, suffix)."""
+        groups = tree.frozen.stages[stage].groups
+        starts = np.cumsum([0, *(len(group.components) for group in groups)])
+        out = np.zeros((starts[-1], len(nodes)))
+        if not starts[-1]:
+            return out
+        ask = tree.bounds(stage, nodes)
+        for way in tree.ways(stage):
+            every = self.states[stage].get(way.before, np.zeros(0, dtype=np.intp))
             some = every[(every >= part.start) & (every < part.stop)] - part.start
-            pick = np.ix_(which, some)
-            out[pick] = prompt.energy.bound(layer, state, which, moved[pick], inner[pick])
+            if some.size:
+                own = range(len(way.group.components)) if way.which is None else way.which
+                rows = starts[way.number] + np.array(own)
+                out[np.ix_(rows, some)] = ask(way, some.tolist())
         return out
 
     def _sum(self, total: Array, part: Array) -> Array:
@@ -205,36 +206,21 @@ class Round:
 
 
 class _Tree:
-    """Suffixes and the shorter ones that they grow from: how all are carried at once."""
+    """Suffixes and the shorter ones that they grow from: each is carried once on every prompt."""
 
     def __init__(self, words: list[Word]) -> None:
-        every = sorted(
-            {word[n:] for word in words for n in range(len(word) + 1)} | {()},
-            key=lambda word: (len(word), word),
-        )
-        numbers = {word: number for number, word in enumerate(every)}
-        self.size = len(every)
-        self.wanted = np.array([numbers[word] for word in words], dtype=np.intp)
-        groups: dict[tuple[int, Head], list[int]] = {}
-        for word in every[1:]:
-            groups.setdefault((len(word), word[0]), []).append(numbers[word])
-        self.steps = [
-            (head, np.array(longer), np.array([numbers[every[n][1:]] for n in longer]))
-            for (_, head), longer in groups.items()
-        ]
+        every = {word[n:] for word in words for n in range(len(word) + 1)} | {()}
+        self.every = sorted(every, key=lambda word: (len(word), word))
 
-    def carry(self, frozen: FrozenSum, readout: Readout) -> tuple[Array, Array]:
-        """Give rows (suffix, position) and vectors (suffix, d_model) on one prompt."""
-        root = empty_suffix(frozen, readout)
-        rows = np.empty((self.size, root.row.size))
-        vectors = np.empty((self.size, root.vector.size))
-        rows[0], vectors[0] = root.row, root.vector
-        for head, longer, shorter in self.steps:
-            layer = frozen.layers[head.layer]
-            rows[longer] = rows[shorter] @ layer.patterns[head.index]
-            read = vectors[shorter] @ layer.W_O[head.index].T  # (suffix, d_head)
-            vectors[longer] = read @ layer.W_V[head.index].T
-        return rows[self.wanted], vectors[self.wanted]
+    def carry(self, tree: PromptTree, batch: list[Stub]) -> list[Node]:
+        """Give the suffixes of a batch on one prompt."""
+        carried: dict[Word, Any] = {(): tree.root()}
+        for word in self.every[1:]:
+            carried[word] = tree.longer(carried[word[1:]], word[0])
+        return [
+            Node(stub.word, stub.state, stub.boundary, stub.bound, carried[stub.word])
+            for stub in batch
+        ]
 
 
 class DatasetHunt(Hunt):
@@ -284,14 +270,14 @@ class DatasetHunt(Hunt):
         self.left = max(sizes, default=0.0)
 
     def _continue(self, layer: int, stubs: list[Stub], bounds: Array) -> None:
-        heads, keep = self.network.layers[layer], bounds > self.best.cut
+        components, keep = self.network.stages[layer], bounds > self.best.cut
         self.dropped = max(self.dropped, float(bounds[~keep].max(initial=0.0)))
         for row, column in zip(*np.nonzero(keep), strict=True):
-            stub, head = stubs[column], heads[row]
-            state = self.query.step(stub.state, head)
-            assert state is not None  # a head that leads nowhere has the bound 0
+            stub, component = stubs[column], components[row]
+            state = self.query.step(stub.state, component)
+            assert state is not None  # a component that leads nowhere has the bound 0
             bound = float(bounds[row, column])
-            self._push(Stub((head, *stub.word), state, layer, bound))
+            self._push(Stub((component, *stub.word), state, layer, bound))
 
     def _push(self, stub: Stub) -> None:
         heapq.heappush(self.heap, (-stub.bound, self._number, stub))
@@ -392,17 +378,8 @@ def _stops(query: Query, stub: Stub, label: str, boundary: int | None) -> bool:
     return early and label in query.stops(stub.state)
 
 
-def _ways(
-    query: Query, heads: tuple[Head, ...], stubs: list[Stub]
-) -> list[tuple[int, list[int], Array]]:
-    """List query states with the heads and suffixes, by index, that lead to them."""
-    found = []
-    for before in sorted({stub.state for stub in stubs}):
-        some = np.flatnonzero([stub.state == before for stub in stubs])
-        after = [query.step(before, head) for head in heads]
-        for state in sorted({each for each in after if each is not None}):
-            found.append((state, [n for n, each in enumerate(after) if each == state], some))
-    return found
+def _met(batch: list[Stub]) -> list[int]:
+    return sorted({stub.state for stub in batch})
 
 
 def _path_at(source: str, words: list[Word], number: int) -> Path:

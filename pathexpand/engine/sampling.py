@@ -5,32 +5,35 @@ at the token of position 3, is read there by L0H1 at position 5, and there by L1
 Its contribution is one product, c = A(9, 5) A(5, 3) · x W_V W_O … W_U, and a path's value is the
 sum over its namings. For named paths the energy of a subtree is exact, and so a path can be drawn
 step by step from the readout back: at each step, stop at a source or go on with a head and a key,
-each with its part of the energy. What head h and key j have to offer a suffix with vector w is
-yᵀ K^h[j] y, with y = W_O^h w and the recursion of `pathexpand.engine.energy`, A² for weights; here
-in float64 and without that module's allowance for rounding, as nothing is bounded.
+or with a neuron where it stands, each with its part of the energy. What head h and key j have to
+offer a suffix with vector w is yᵀ K^h[j] y, with y = W_O^h w and the recursion of
+`pathexpand.engine.energy`, A² for weights.
 
-All draws whose heads agree so far are carried on together, whatever their positions: the vector
-that they read with is the same.
+All draws whose components agree so far are carried on together, whatever their positions: the
+vector that they read with is the same. (Behind an MLP taken whole it is not, so those cannot be
+drawn through.)
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pathexpand.engine.energy import Seen, grow, source_seed
 from pathexpand.engine.value import Readout
+from pathexpand.engine.ways import Way, ways
 from pathexpand.errors import PathExpandError
-from pathexpand.frozen import FrozenLayer, FrozenSource, FrozenSum
-from pathexpand.symbolic import Head, Path
+from pathexpand.frozen import FrozenSource, FrozenSum, HeadGroup, MlpGroup, NeuronGroup
+from pathexpand.symbolic import Component, Path
 from pathexpand.symbolic.query import Query
 
 Array = npt.NDArray[Any]
-Word = tuple[Head, ...]
+Word = tuple[Component, ...]
 # What rounding can have taken from an energy, as a part of |K| |y|²: each key gets so much more, so
 # that no path is out of reach. The probabilities are those really used: nothing is biased.
 _REACH = 2.0**-44
@@ -38,7 +41,7 @@ _REACH = 2.0**-44
 
 @dataclass(frozen=True, slots=True)
 class NamedPath:
-    """A path with the position of each part: of the source, then of each head where it writes.
+    """A path with the position of each part: of the source, then of each component where it writes.
 
     Raises `PathExpandError` for another number of positions, or one below 0.
 
@@ -218,41 +221,46 @@ def named_count(frozen: FrozenSum, readout: Readout, query: Query) -> int:
 
     One pass back from the readout counts, for each query state and position, the ways to get there.
     """
-    ways = np.zeros((query.states, frozen.positions), dtype=object)
-    ways[query.start, readout.position] = 1
+    found = np.zeros((query.states, frozen.positions), dtype=object)
+    found[query.start, readout.position] = 1
     total = int(frozen.has_unembed_bias and "b_U" in query.stops(query.start))
-    for boundary in reversed(range(len(frozen.layers) + 1)):
+    for boundary in reversed(range(frozen.depth + 1)):
         for source in (each for each in frozen.sources if each.boundary == boundary):
             ending = [q for q in range(query.states) if source.label in query.stops(q)]
-            total += int(ways[ending].sum())
+            total += int(found[ending].sum())
         if boundary:
-            ways = _ways_through(frozen.layers[boundary - 1], query, ways)
+            found = _counts_through(frozen, query, boundary - 1, found)
     return total
 
 
-def _ways_through(layer: FrozenLayer, query: Query, ways: Array) -> Array:
-    """Carry counts (state, position) back through a layer: past its heads, or through one."""
-    out = ways.copy()
-    for number, head in enumerate(layer.heads):
-        open_keys = (layer.patterns[number] != 0).astype(int).astype(object)  # (query, key)
-        for state in range(query.states):
-            after = query.step(state, head)
-            if after is not None:
-                out[after] += ways[state] @ open_keys
+def _counts_through(frozen: FrozenSum, query: Query, stage: int, counts: Array) -> Array:
+    """Carry counts (state, position) back through a stage: past it, or through a component."""
+    out = counts.copy()
+    for way in ways(frozen, query, stage):
+        group = way.group
+        which = range(len(group.components)) if way.which is None else way.which
+        if isinstance(group, HeadGroup):
+            for head in which:
+                open_keys = (group.patterns[head] != 0).astype(int).astype(object)  # (query, key)
+                out[way.after] += counts[way.before] @ open_keys
+        elif isinstance(group, NeuronGroup):
+            alive = (group.gates[:, list(which)] != 0).sum(axis=1).astype(object)  # (position,)
+            out[way.after] += counts[way.before] * alive
     return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Group:
-    """Draws that agree in their heads so far.
+    """Draws that agree in their components so far.
 
-    `vector` (d_model,) is what they read the stream with; for each draw, `draws` is its number,
-    `trail` (draw, order + 1) its positions from early to late, `scale` the product of its pattern
-    entries, `chance` the probability of its choices.
+    `vector` (d_model,) is what they read the stream at `boundary` with; for each draw, `draws` is
+    its number, `trail` (draw, order + 1) its positions from early to late, `scale` the product of
+    its pattern entries and gates, `chance` the probability of its choices.
     """
 
     word: Word
     state: int
+    boundary: int
     vector: Array
     draws: Array
     trail: Array
@@ -270,16 +278,20 @@ class _Group:
 class _Choice:
     """A way on: `energies` (position,) of all that begins with it, seen from each position.
 
-    A source gives its `amounts` (position,), a head its number, state and `forms` (key,), the
-    energy that each key has to offer.
+    A source gives its `amounts` (position,). A head, or all neurons of a way, give the way, the
+    `vector` that reads behind it, the `factor` (position,) of norms passed on the way there, and
+    `offers`: of a head (query, key), of neurons (position, neuron).
     """
 
     energies: Array
     source: str = ""
     amounts: Array | None = None
-    head: Head | None = None
-    state: int = 0
-    forms: Array | None = None
+    way: Way | None = None
+    index: int = 0
+    stage: int = 0
+    vector: Array | None = None
+    factor: Array | None = None
+    offers: Array | None = None
 
 
 class _Walk:
@@ -295,32 +307,37 @@ class _Walk:
     ) -> None:
         self.frozen, self.readout, self.query, self.rng = frozen, readout, query, rng
         self.draws = draws
-        self.squares = [squares(layer) for layer in frozen.layers]
-        self.kernels = kernels(frozen, query, self.squares)
-        self.sizes = [
-            [np.sqrt((kernel**2).sum(axis=(1, 3))) for kernel in states] for states in self.kernels
-        ]  # of K, for each layer and state: (head, position)
+        groups = [group for stage in frozen.stages for group in stage.groups]
+        if any(isinstance(group, MlpGroup) for group in groups):
+            raise PathExpandError(
+                "sample",
+                wanted="MLPs taken as sources or neuron by neuron",
+                got="MLPs taken whole",
+                remedy='use mlp="neurons"',
+            )
+        self.seen = list(grow(frozen, query, source_seed(frozen, query), named=True))
         self.waiting: dict[int, list[_Group]] = defaultdict(list)
         self.ends: list[tuple[int, NamedPath, float, float]] = []
 
     def energy(self) -> float:
         """Give the energy of all paths."""
-        depth, place = len(self.frozen.layers), self.readout.position
-        choices = self._choices(self._root(), depth, reach=0.0)
+        place = self.readout.position
+        choices = self._choices(self._root(), reach=0.0)
         return float(sum(choice.energies[place] for choice in choices))
 
     def run(self) -> None:
         """Carry all draws to their ends."""
-        depth = len(self.frozen.layers)
+        depth = self.frozen.depth
         self.waiting[depth].append(self._root())
         for boundary in reversed(range(depth + 1)):
             for group in sorted(self.waiting.pop(boundary, ()), key=lambda each: each.word):
-                self._part(group, self._choices(group, boundary, reach=_REACH))
+                self._part(group, self._choices(group, reach=_REACH))
 
     def _root(self) -> _Group:
         return _Group(
             word=(),
             state=self.query.start,
+            boundary=self.frozen.depth,
             vector=np.asarray(self.readout.direction, dtype=np.float64),
             draws=np.arange(self.draws),
             trail=np.full((self.draws, 1), self.readout.position),
@@ -328,50 +345,62 @@ class _Walk:
             chance=np.ones(self.draws),
         )
 
-    def _choices(self, group: _Group, boundary: int, *, reach: float) -> list[_Choice]:
-        """List the ways on from a group: every source, then every head of every earlier layer."""
+    def _choices(self, group: _Group, *, reach: float) -> list[_Choice]:
+        """List the ways on from a group: every source, then every component of earlier stages."""
         stops = self.query.stops(group.state)
+        at = self._carried(group)
         found = [
-            self._stop(source, group)
+            self._stop(source, *at[source.boundary])
             for source in self.frozen.sources
-            if source.boundary <= boundary and source.label in stops
+            if source.boundary <= group.boundary and source.label in stops
         ]
         if not group.word and self.frozen.has_unembed_bias and "b_U" in stops:
             amounts = np.zeros(self.frozen.positions)
             amounts[self.readout.position] = float(self.readout.constant)
             found.append(_Choice(amounts**2, source="b_U", amounts=amounts))
-        for index in reversed(range(boundary)):
-            found += self._heads(group, index, reach)
+        for stage in reversed(range(group.boundary)):
+            for way in ways(self.frozen, self.query, stage):
+                if way.before == group.state:
+                    found += self._through(stage, way, *at[stage + 1], reach)
         return found
 
-    def _stop(self, source: FrozenSource, group: _Group) -> _Choice:
-        amounts = source.values @ group.vector  # (position,)
+    def _carried(self, group: _Group) -> dict[int, tuple[Array, Array]]:
+        """Give a group's vector at each earlier boundary, and the factors of norms passed."""
+        vector, factor = group.vector, np.ones(self.frozen.positions)
+        at = {group.boundary: (vector, factor)}
+        for boundary in reversed(range(group.boundary)):
+            carry = self.frozen.stages[boundary].carry
+            if carry is not None:
+                rows, vectors = carry.move(factor[None], vector[None])
+                vector, factor = vectors[0], rows[0]
+            at[boundary] = (vector, factor)
+        return at
+
+    def _stop(self, source: FrozenSource, vector: Array, factor: Array) -> _Choice:
+        amounts = (source.values @ vector) * factor  # (position,)
         return _Choice(amounts**2, source=source.label, amounts=amounts)
 
-    def _heads(self, group: _Group, index: int, reach: float) -> list[_Choice]:
-        """List the heads of a layer as ways on, in their order."""
-        layer = self.frozen.layers[index]
-        after = [self.query.step(group.state, head) for head in layer.heads]
-        found: dict[int, _Choice] = {}
-        for state in sorted({each for each in after if each is not None}):
-            some = [n for n, each in enumerate(after) if each == state]
-            inner = layer.W_O[some] @ group.vector  # (head, d_head)
-            forms = self._forms(index, state, some, inner, reach)  # (head, key)
-            energies = (self.squares[index][some] @ forms[:, :, None])[:, :, 0]  # (head, query)
-            for n, form, energy in zip(some, forms, energies, strict=True):
-                found[n] = _Choice(energy, head=layer.heads[n], state=state, forms=form)
-        return [found[n] for n in sorted(found)]
-
-    def _forms(self, index: int, state: int, some: list[int], inner: Array, reach: float) -> Array:
-        """Give what each key has to offer through each head: (head, key)."""
-        kernel = self.kernels[index][state]  # (head, d_head, position, d_head)
-        kernel = kernel if len(some) == len(kernel) else kernel[some]
-        heads, d_head, positions, _ = kernel.shape
-        half = inner[:, None] @ kernel.reshape(heads, d_head, -1)  # (head, 1, position * d_head)
-        forms = (half.reshape(heads, positions, d_head) @ inner[:, :, None])[:, :, 0]
-        lengths = (inner**2).sum(axis=1, keepdims=True)  # (head, 1)
-        out: Array = np.maximum(forms, 0.0) + reach * self.sizes[index][state][some] * lengths
-        return out
+    def _through(
+        self, stage: int, way: Way, vector: Array, factor: Array, reach: float
+    ) -> Iterator[_Choice]:
+        """Yield each head of a way, or all its neurons, as a way on."""
+        seen, group = self.seen[stage][way.number][way.after], way.group
+        if seen is None:
+            return
+        which = range(len(group.components)) if way.which is None else way.which
+        if isinstance(group, HeadGroup):
+            for index in which:
+                forms = _forms(seen, index, group.W_O[index] @ vector, reach)  # (key,)
+                offers = (factor[:, None] * group.patterns[index]) ** 2 * forms  # (query, key)
+                yield _Choice(
+                    offers.sum(axis=1), "", None, way, index, stage, vector, factor, offers
+                )
+        elif isinstance(group, NeuronGroup):
+            picked = list(which)
+            read = group.W_out[picked] @ vector  # (neuron,)
+            gates = factor[:, None] * group.gates[:, picked]  # (position, neuron)
+            offers = gates**2 * (read**2 * seen.kernel[picked].T)
+            yield _Choice(offers.sum(axis=1), "", None, way, 0, stage, vector, factor, offers)
 
     def _part(self, group: _Group, choices: list[_Choice]) -> None:
         """Let each draw of a group choose its way on."""
@@ -382,10 +411,13 @@ class _Walk:
         for number in np.unique(chosen[chance > 0]):
             some = np.flatnonzero((chosen == number) & (chance > 0))
             part = _taken(group, some, group.chance[some] * chance[some])
-            if choices[number].head is None:
-                self._end(part, choices[number])
-            else:
-                self._go_on(part, choices[number])
+            choice = choices[number]
+            if choice.way is None:
+                self._end(part, choice)
+            elif isinstance(choice.way.group, HeadGroup):
+                self._through_head(part, choice, choice.way.group)
+            elif isinstance(choice.way.group, NeuronGroup):
+                self._through_neurons(part, choice, choice.way.group)
 
     def _end(self, group: _Group, choice: _Choice) -> None:
         assert choice.amounts is not None  # a source gives amounts
@@ -397,75 +429,57 @@ class _Walk:
             named = NamedPath(path, tuple(int(place) for place in trail))
             self.ends.append((int(draw), named, float(value), float(chance)))
 
-    def _go_on(self, group: _Group, choice: _Choice) -> None:
-        """Let draws that go on with one head choose a key, and wait at that head's layer."""
-        head = choice.head
-        assert head is not None  # a choice that goes on has a head
-        layer, at = self.frozen.layers[head.layer], group.places
-        keys, chance = _choose(self.rng, self.squares[head.layer][head.index][at] * choice.forms)
+    def _through_head(self, group: _Group, choice: _Choice, heads: HeadGroup) -> None:
+        """Let draws that go on with one head choose a key, and wait at that head's stage."""
+        way, factor, vector, offers = choice.way, choice.factor, choice.vector, choice.offers
+        assert way is not None and factor is not None and vector is not None and offers is not None
+        keys, chance = _choose(self.rng, offers[group.places])
         some = np.flatnonzero(chance > 0)
-        keys, group = keys[some], _taken(group, some, group.chance[some] * chance[some])
-        self.waiting[head.layer].append(
+        keys, part = keys[some], _taken(group, some, group.chance[some] * chance[some])
+        head, places = choice.index, part.places
+        self.waiting[choice.stage].append(
             _Group(
-                word=(head, *group.word),
-                state=choice.state,
-                vector=layer.W_V[head.index] @ (layer.W_O[head.index] @ group.vector),
-                draws=group.draws,
-                trail=np.concatenate([keys[:, None], group.trail], axis=1),
-                scale=group.scale * layer.patterns[head.index][group.places, keys],
-                chance=group.chance,
+                word=(heads.components[head], *part.word),
+                state=way.after,
+                boundary=choice.stage,
+                vector=heads.W_V[head] @ (heads.W_O[head] @ vector),
+                draws=part.draws,
+                trail=np.concatenate([keys[:, None], part.trail], axis=1),
+                scale=part.scale * factor[places] * heads.patterns[head][places, keys],
+                chance=part.chance,
             )
         )
 
+    def _through_neurons(self, group: _Group, choice: _Choice, neurons: NeuronGroup) -> None:
+        """Let draws that go on with some neuron choose which, and wait at its stage."""
+        way, factor, vector, offers = choice.way, choice.factor, choice.vector, choice.offers
+        assert way is not None and factor is not None and vector is not None and offers is not None
+        picks, chance = _choose(self.rng, offers[group.places])
+        which = np.arange(len(neurons.components)) if way.which is None else np.array(way.which)
+        for pick in np.unique(picks[chance > 0]):
+            some = np.flatnonzero((picks == pick) & (chance > 0))
+            part, index = _taken(group, some, group.chance[some] * chance[some]), int(which[pick])
+            places = part.places
+            self.waiting[choice.stage].append(
+                _Group(
+                    word=(neurons.components[index], *part.word),
+                    state=way.after,
+                    boundary=choice.stage,
+                    vector=neurons.W_in[:, index] * (neurons.W_out[index] @ vector),
+                    draws=part.draws,
+                    trail=np.concatenate([places[:, None], part.trail], axis=1),
+                    scale=part.scale * factor[places] * neurons.gates[places, index],
+                    chance=part.chance,
+                )
+            )
 
-def squares(layer: FrozenLayer) -> Array:
-    """Give the weights that carry energy through a layer's positions: (head, query, key)."""
-    out: Array = layer.patterns**2
+
+def _forms(seen: Seen, head: int, inner: Array, reach: float) -> Array:
+    """Give what each key has to offer through a head: (key,)."""
+    half = seen.kernel[head] @ inner  # (key, d_head)
+    forms = half @ inner
+    out: Array = np.maximum(forms, 0.0) + reach * seen.size[head] * float(inner @ inner)
     return out
-
-
-def kernels(frozen: FrozenSum, query: Query, weights: Sequence[Array]) -> list[list[Array]]:
-    """Give K of each layer and query state: (head, d_head, position, d_head).
-
-    `weights` (head, query, key) carry K through each layer's positions.
-    """
-    found: list[list[Array]] = []
-    mixed: list[list[Array]] = []  # K behind the patterns: what a head's output holds
-    for index, layer in enumerate(frozen.layers):
-        states = []
-        for state in range(query.states):
-            total = from_sources(frozen, index, query.stops(state))
-            for early, earlier in enumerate(frozen.layers[:index]):
-                for number, head in enumerate(earlier.heads):
-                    after = query.step(state, head)
-                    if after is not None:
-                        total += _through(mixed[early][after][number], earlier, number, layer)
-            states.append(total)
-        found.append(states)
-        mixed.append([weights[index][:, None] @ total for total in states])
-    return found
-
-
-def from_sources(frozen: FrozenSum, index: int, stops: frozenset[str]) -> Array:
-    """Give what sources alone bring to a layer's heads: (head, d_head, position, d_head)."""
-    w_v = frozen.layers[index].W_V
-    heads, _, d_head = w_v.shape
-    total = np.zeros((heads, d_head, frozen.positions, d_head))
-    for source in frozen.sources:
-        if source.boundary <= index and source.label in stops:
-            seen = source.values @ w_v  # (head, position, d_head)
-            total += np.einsum("hta,htb->hatb", seen, seen)
-    return total
-
-
-def _through(mixed: Array, earlier: FrozenLayer, number: int, layer: FrozenLayer) -> Array:
-    """Carry K (d_head, position, d_head) from one head's output to every head of a later layer."""
-    virtual = earlier.W_O[number] @ layer.W_V  # (head, d_head, d_head)
-    rows, positions, columns = mixed.shape
-    right = mixed.reshape(rows * positions, columns) @ virtual  # (head, rows * positions, d_head)
-    right = right.reshape(len(virtual), rows, -1)  # (head, rows, positions * d_head)
-    out: Array = np.swapaxes(virtual, 1, 2) @ right
-    return out.reshape(len(virtual), virtual.shape[2], positions, -1)
 
 
 def _choose(rng: np.random.Generator, offers: Array) -> tuple[Array, Array]:
@@ -486,6 +500,7 @@ def _taken(group: _Group, some: Array, chance: Array) -> _Group:
     return _Group(
         group.word,
         group.state,
+        group.boundary,
         group.vector,
         group.draws[some],
         group.trail[some],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,14 +17,15 @@ import numpy.typing as npt
 
 from pathexpand.engine.best import Best
 from pathexpand.engine.rounding import TINY
+from pathexpand.engine.ways import Way
 from pathexpand.errors import PathExpandError
 from pathexpand.model.shown import shown
-from pathexpand.symbolic import Head, Network, Path
+from pathexpand.symbolic import Component, Network, Path
 from pathexpand.symbolic.query import Query
 
 Array = npt.NDArray[Any]
-Word = tuple[Head, ...]
-_BATCH = 64  # suffixes expanded together: products of matrices in place of vectors
+Word = tuple[Component, ...]
+_BATCH = 128  # suffixes expanded together: products of matrices in place of vectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ class Progress:
     """Where a search stands: suffixes expanded, paths valued, and the two sizes that must meet.
 
     `bound` is the largest size a path not yet visited can have, `cut` the smallest listed.
+    `prepared` is the part of the energies that is worked out; the search begins when all are.
     """
 
     nodes: int
@@ -67,6 +68,7 @@ class Progress:
     bound: float
     cut: float
     seconds: float
+    prepared: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,10 @@ class Found:
     """The best paths found, and bounds on the size of every other path of the query.
 
     `bound` holds for unlisted paths of at most the order asked for, `longer_bound` for those
-    above it (0 where there are none). `certified` says that no unlisted path within the order is
-    larger than a listed one. `expanded` are the suffixes whose paths were valued and whose
-    continuations were bounded, each as its heads from early to late.
+    above it (0 where there are none, infinite where they were not looked at). `certified` says
+    that no unlisted path within the order is larger than a listed one. `expanded` are the
+    suffixes whose paths were valued and whose continuations were bounded, each as its components
+    from early to late.
     """
 
     paths: tuple[Path, ...]
@@ -89,9 +92,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """A suffix: its heads from early to late, the query's state behind them, what it carries.
+    """A suffix: its components from early to late, the query's state, what it carries.
 
-    `boundary` is the number of layers still before it; `bound` holds for all its completions.
+    `boundary` is the number of stages still before it; `bound` holds for all its completions.
     """
 
     word: Word
@@ -109,8 +112,8 @@ class Tree(Protocol):
     def root(self) -> Any:
         """Give what the empty suffix carries."""
 
-    def longer(self, carried: Any, head: Head) -> Any:
-        """Give what a suffix carries with one more head in front."""
+    def longer(self, carried: Any, component: Component) -> Any:
+        """Give what a suffix carries with one more component in front."""
 
     def sizes(self, nodes: list[Node], source: str) -> Array:
         """Give the sizes of the paths that start at a source and go on with these suffixes."""
@@ -118,14 +121,20 @@ class Tree(Protocol):
     def rounding(self, nodes: list[Node], source: str) -> Array:
         """Bound what float64 can have taken from each of these sizes, or added to it."""
 
-    def bounds(self, layer: int, nodes: list[Node]) -> Callable[[int, list[int], list[int]], Array]:
-        """Prepare bounds for these suffixes continued by a layer's heads.
+    def ways(self, stage: int) -> list[Way]:
+        """Give the ways of the query through a stage."""
 
-        The answer is asked with a query state, heads and suffixes by index: (head, suffix).
+    def bounds(self, stage: int, nodes: list[Node]) -> Callable[[Way, list[int]], Array]:
+        """Prepare bounds for these suffixes continued by a stage's components.
+
+        The answer is asked with a way and suffixes by index: (component, suffix).
         """
 
     def size(self, path: Path) -> float:
         """Give the size of one path, worked out by itself."""
+
+    def bytes(self, carried: Any) -> int:
+        """Give the memory that what a suffix carries takes."""
 
 
 def search(
@@ -171,13 +180,14 @@ class Hunt:
     def settle(self, left: float, size: Callable[[Path], float]) -> Found:
         """Rank the best paths by their own sizes; `left` bounds what still waits."""
         settled = self.best.settle(size)
-        listed, rest = settled[: self.top], settled[self.top :]
-        unlisted = [self.best.most(found, path) for found, path in rest]
+        listed = settled[: self.top]
         paths = [path for _, path in listed]
         certified = left <= self.best.cut
         longer = self.max_order + 1 < len(self.query.count_by_order())
         if certified and self.best.cut == 0:
             paths = self._filled([path for found, path in listed if found > 0])
+        known = set(paths)
+        unlisted = [self.best.most(found, path) for found, path in settled if path not in known]
         return Found(
             paths=tuple(paths),
             bound=max(left, self.dropped, self.best.passed, *unlisted),
@@ -196,19 +206,42 @@ class Hunt:
         return [*paths, *islice(zeros, self.top - len(paths))]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """Suffixes one component longer that wait, largest bound first.
+
+    Entry n is `nodes[which[n]]` with `components[picks[n]]` in front, in state `state`, and bound
+    `bounds[n]`. Only the first that was not taken stands in the heap: most are never looked at.
+    """
+
+    nodes: list[Node]
+    components: tuple[Component, ...]
+    stage: int
+    state: int
+    bounds: Array
+    picks: npt.NDArray[np.int32]
+    which: npt.NDArray[np.int32]
+
+    @property
+    def bytes(self) -> int:
+        """The memory that the entries take."""
+        return self.bounds.nbytes + self.picks.nbytes + self.which.nbytes
+
+
 class _Hunt(Hunt):
     """The state of a search: suffixes waiting, largest bound first, and the best paths so far."""
 
     def __init__(self, tree: Tree, query: Query, top: int, max_order: int | None) -> None:
-        depth = len(tree.network.layers)
+        depth = tree.network.depth
         super().__init__(query, top, depth if max_order is None else max_order)
         self.tree = tree
         self.held = 0
-        # A number behind the bound makes the order of equals certain and nodes never compared.
-        self.heap: list[tuple[float, int, Node, Head | None]] = []
+        self.root: Node | None = None
+        # A number behind the bound makes the order of equals certain and blocks never compared.
+        self.heap: list[tuple[float, int, _Block, int]] = []
         self._number = 0
         every = root_bound(tree, query)
-        self._push(every, Node((), query.start, depth, every, tree.root()), None)
+        self.root = Node((), query.start, depth, every, tree.root())
         for source in tree.network.sources:
             if source.boundary is None and source.label in query.stops(query.start):
                 path = Path(source.label)
@@ -217,12 +250,14 @@ class _Hunt(Hunt):
     @property
     def left(self) -> float:
         """The bound on every path not visited; below 0 when there is none."""
+        if self.root is not None:
+            return self.root.bound
         return -self.heap[0][0] if self.heap else -1.0
 
     def spent(self, budget: Budget | None, start: float) -> bool:
         if budget is None:
             return False
-        held = self.held + 900 * len(self.expanded) + 400 * len(self.heap)
+        held = self.held + 900 * len(self.expanded)
         return (
             (budget.nodes is not None and len(self.expanded) >= budget.nodes)
             or (budget.seconds is not None and time.monotonic() - start >= budget.seconds)
@@ -235,20 +270,22 @@ class _Hunt(Hunt):
 
     def pop(self) -> list[Node]:
         """Take the suffixes of largest bound, a few at first and then many at a time."""
+        if self.root is not None:
+            root, self.root = self.root, None
+            return [root]
         size = min(_BATCH, 1 + len(self.expanded) // 8)
         batch: list[Node] = []
         while self.heap and len(batch) < size and self.left > self.best.cut:
-            bound, _, node, head = heapq.heappop(self.heap)
-            if head is not None:
-                state = self.query.step(node.state, head)
-                carried = self.tree.longer(node.carried, head)
-                assert state is not None  # a head that leads nowhere is never pushed
-                node = Node((head, *node.word), state, head.layer, -bound, carried)
-            batch.append(node)
+            bound, _, block, entry = heapq.heappop(self.heap)
+            self._wait(block, entry + 1)
+            node, component = block.nodes[block.which[entry]], block.components[block.picks[entry]]
+            word = (component, *node.word)
+            carried = self.tree.longer(node.carried, component)
+            batch.append(Node(word, block.state, block.stage, -bound, carried))
         return sorted(batch, key=lambda node: -node.boundary)
 
     def expand(self, batch: list[Node]) -> None:
-        """Value the paths that end at these suffixes, and bound each suffix one head longer."""
+        """Value the paths that end at these suffixes, and bound each one component longer."""
         for source in self.tree.network.sources:
             if source.boundary is None:
                 continue
@@ -261,27 +298,59 @@ class _Hunt(Hunt):
                 sizes = self.tree.sizes(stopping, source.label)
                 lost = self.tree.rounding(stopping, source.label)
                 self.best.offer(sizes, _path_at(source.label, stopping), lost)
-        for layer in reversed(range(batch[0].boundary)):
-            self._continue(layer, [node for node in batch if node.boundary > layer])
+        for stage in reversed(range(batch[0].boundary)):
+            self._continue(stage, [node for node in batch if node.boundary > stage])
         self.expanded += [node.word for node in batch]
-        self.held += sum(_bytes(node.carried) for node in batch)
+        self.held += sum(self.tree.bytes(node.carried) for node in batch)
 
-    def _continue(self, layer: int, nodes: list[Node]) -> None:
-        heads = self.tree.network.layers[layer]
-        ask = self.tree.bounds(layer, nodes)
-        for state, which, some in _groups(self.query, heads, nodes):
-            bounds = np.minimum(ask(state, which, some), [nodes[n].bound for n in some])
-            long = np.array([len(nodes[n].word) >= self.max_order for n in some])
-            self.longer_bound = max(self.longer_bound, float(bounds[:, long].max(initial=0.0)))
-            bounds = np.where(long, 0.0, bounds)  # (head, suffix)
+    def _continue(self, stage: int, nodes: list[Node]) -> None:
+        if not self.tree.network.stages[stage]:
+            return
+        ask = self.tree.bounds(stage, nodes)
+        long = np.array([len(node.word) >= self.max_order for node in nodes])
+        caps = np.array([node.bound for node in nodes])
+        for way in self.tree.ways(stage):
+            some = [n for n, node in enumerate(nodes) if node.state == way.before]
+            if not some:
+                continue
+            bounds = np.minimum(ask(way, some), caps[some])  # (component, suffix)
+            self.longer_bound = max(
+                self.longer_bound, float(bounds[:, long[some]].max(initial=0.0))
+            )
+            bounds = np.where(long[some], 0.0, bounds)
             keep = bounds > self.best.cut
             self.dropped = max(self.dropped, float(bounds[~keep].max(initial=0.0)))
-            for row, column in zip(*np.nonzero(keep), strict=True):
-                self._push(float(bounds[row, column]), nodes[some[column]], heads[which[row]])
+            self._push(stage, way, [nodes[n] for n in some], bounds, keep)
 
-    def _push(self, bound: float, node: Node, head: Head | None) -> None:
-        heapq.heappush(self.heap, (-bound, self._number, node, head))
-        self._number += 1
+    def _push(
+        self, stage: int, way: Way, nodes: list[Node], bounds: Array, keep: npt.NDArray[np.bool_]
+    ) -> None:
+        picks, which = np.nonzero(keep)
+        if not picks.size:
+            return
+        kept = bounds[picks, which]
+        order = np.argsort(-kept, kind="stable")
+        if way.which is not None:
+            picks = np.asarray(way.which)[picks]
+        block = _Block(
+            nodes,
+            way.group.components,
+            stage,
+            way.after,
+            kept[order],
+            picks[order].astype(np.int32),
+            which[order].astype(np.int32),
+        )
+        self.held += block.bytes
+        self._wait(block, 0)
+
+    def _wait(self, block: _Block, entry: int) -> None:
+        """Put an entry of a block into the heap, if there is one."""
+        if entry < len(block.bounds):
+            heapq.heappush(self.heap, (-float(block.bounds[entry]), self._number, block, entry))
+            self._number += 1
+        else:
+            self.held -= block.bytes
 
     def found(self, left: float) -> Found:
         """Settle the best paths, each valued by itself."""
@@ -292,33 +361,37 @@ class _Hunt(Hunt):
 def rest_energy(tree: Tree, query: Query, paths: Iterable[Path]) -> float:
     """Bound Σ size² over the paths of a query that are not among `paths`.
 
-    Exact where the tree's bounds are. What leaves the tree of listed suffixes is bounded head by
-    head, what stops at them is valued.
+    Exact where the tree's bounds are. What leaves the tree of listed suffixes is bounded component
+    by component, what stops at them is valued.
     """
-    rest = np.array(_rest(tree, query, paths))
+    rest = _rest(tree, query, paths)
     return float((rest**2).sum() + TINY * rest.any())
 
 
 def root_bound(tree: Tree, query: Query) -> float:
     """Bound the size of every path of a query."""
-    return math.hypot(*_rest(tree, query, ()))
+    rest = _rest(tree, query, ())
+    peak = float(rest.max(initial=0.0))
+    if peak == 0 or not np.isfinite(peak):
+        return peak
+    return float(peak * np.sqrt(((rest / peak) ** 2).sum()) * (1 + 1e-9))
 
 
-def _rest(tree: Tree, query: Query, paths: Iterable[Path]) -> list[float]:
+def _rest(tree: Tree, query: Query, paths: Iterable[Path]) -> Array:
     """Give sizes whose squares bound Σ size² over the paths of a query not among `paths`."""
     listed = set(paths)
     words: dict[Word, Node] = {}
-    root = Node((), query.start, len(tree.network.layers), np.inf, tree.root())
+    root = Node((), query.start, tree.network.depth, np.inf, tree.root())
     words[()] = root
     for path in sorted(listed):
         node = root
-        for head in reversed(path.components):
-            word = (head, *node.word)
+        for component in reversed(path.components):
+            word = (component, *node.word)
             if word not in words:
-                state = query.step(node.state, head)
-                assert state is not None  # a listed path matches the query
-                carried = tree.longer(node.carried, head)
-                words[word] = Node(word, state, head.layer, np.inf, carried)
+                state, stage = query.step(node.state, component), tree.network.stage(component)
+                assert state is not None and stage is not None  # a listed path matches the query
+                carried = tree.longer(node.carried, component)
+                words[word] = Node(word, state, stage, np.inf, carried)
             node = words[word]
     sizes = [
         tree.size(Path(source.label))
@@ -328,10 +401,12 @@ def _rest(tree: Tree, query: Query, paths: Iterable[Path]) -> list[float]:
         and Path(source.label) not in listed
     ]
     nodes = sorted(words.values(), key=lambda node: -node.boundary)
-    return [*sizes, *_stopping(tree, query, nodes, listed), *_leaving(tree, query, words)]
+    parts = [np.array(sizes), *_stopping(tree, query, nodes, listed), *_leaving(tree, words)]
+    found = np.concatenate(parts)
+    return np.where(np.isnan(found), np.inf, found)  # what overflowed on its way is no number
 
 
-def _stopping(tree: Tree, query: Query, nodes: list[Node], listed: set[Path]) -> Iterator[float]:
+def _stopping(tree: Tree, query: Query, nodes: list[Node], listed: set[Path]) -> Iterator[Array]:
     for source in tree.network.sources:
         left = [
             node
@@ -342,31 +417,32 @@ def _stopping(tree: Tree, query: Query, nodes: list[Node], listed: set[Path]) ->
             and Path(source.label, node.word) not in listed
         ]
         if left:
-            yield from map(
-                float, tree.sizes(left, source.label) + tree.rounding(left, source.label)
-            )
+            yield tree.sizes(left, source.label) + tree.rounding(left, source.label)
 
 
-def _leaving(tree: Tree, query: Query, words: dict[Word, Node]) -> Iterator[float]:
-    for layer, heads in enumerate(tree.network.layers):
-        nodes = [node for node in words.values() if node.boundary > layer]
-        ask = tree.bounds(layer, nodes)
-        for state, which, some in _groups(query, heads, nodes):
-            bounds = ask(state, which, some)  # (head, suffix)
-            for row, column in np.ndindex(bounds.shape):
-                if (heads[which[row]], *nodes[some[column]].word) not in words:
-                    yield float(bounds[row, column])
-
-
-def _groups(
-    query: Query, heads: tuple[Head, ...], nodes: list[Node]
-) -> Iterator[tuple[int, list[int], list[int]]]:
-    """Yield a state with the heads and suffixes, by index, that lead to it."""
-    for before in sorted({node.state for node in nodes}):
-        some = [n for n, node in enumerate(nodes) if node.state == before]
-        after = [query.step(before, head) for head in heads]
-        for state in sorted({each for each in after if each is not None}):
-            yield state, [n for n, each in enumerate(after) if each == state], some
+def _leaving(tree: Tree, words: dict[Word, Node]) -> Iterator[Array]:
+    """Yield the bounds of all continuations that no listed path takes."""
+    children: dict[Word, list[Component]] = {}
+    for word in words:
+        if word:
+            children.setdefault(word[1:], []).append(word[0])
+    for stage, components in enumerate(tree.network.stages):
+        nodes = [node for node in words.values() if node.boundary > stage]
+        if not components or not nodes:
+            continue
+        ask, numbers = tree.bounds(stage, nodes), {c: n for n, c in enumerate(components)}
+        for way in tree.ways(stage):
+            some = [n for n, node in enumerate(nodes) if node.state == way.before]
+            if not some:
+                continue
+            bounds = ask(way, some)  # (component, suffix)
+            own = [way.group.components[n] for n in way.which or range(len(bounds))]
+            rows = {component: row for row, component in enumerate(own)}
+            for column, n in enumerate(some):
+                for child in children.get(nodes[n].word, ()):
+                    if child in numbers and child in rows:
+                        bounds[rows[child], column] = 0.0
+            yield bounds.ravel()
 
 
 def _only(path: Path, _: int) -> Path:
@@ -375,7 +451,3 @@ def _only(path: Path, _: int) -> Path:
 
 def _path_at(source: str, nodes: list[Node]) -> Callable[[int], Path]:
     return lambda n: Path(source, nodes[n].word)
-
-
-def _bytes(carried: Any) -> int:
-    return sum(getattr(each, "nbytes", 0) for each in carried)

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.engine.value import Readout, empty_suffix
-from pathexpand.frozen import FrozenLayer, FrozenSum
-from pathexpand.symbolic import Head
+from pathexpand.engine.ways import ways
+from pathexpand.frozen import FrozenSum
+from pathexpand.symbolic import Component, Head
 from pathexpand.symbolic.query import Query, everything
 
 Array = npt.NDArray[Any]
@@ -20,7 +21,7 @@ Array = npt.NDArray[Any]
 class Totals:
     """The sum of all paths, split every way that costs nothing.
 
-    `values` (order, source, position): paths with that many heads, from that source, born at
+    `values` (order, source, position): paths with that many components, from that source, born at
     that position; `sources` names the second axis.
     """
 
@@ -49,18 +50,18 @@ class Totals:
 def totals(frozen: FrozenSum, readout: Readout, query: Query | None = None) -> Totals:
     """Sum all paths of a query, by default every path, by order, source and source position.
 
-    The functional that reads the stream at a boundary is carried back layer by layer, one copy
-    for each order and each state of the query: g'[k] = g[k] + Σ_h (A^h)ᵀ g[k-1] W_Oᵀ W_Vᵀ. A bias
-    born in the logits is booked at the readout's own position.
+    The functional that reads the stream at a boundary is carried back stage by stage, one copy
+    for each order and each state of the query: g'[k] = g[k] + Σ_c P_cᵀ g[k-1] C_cᵀ. What is born
+    in the logits is booked at the readout's own position.
     """
     asked = everything(frozen.network()) if query is None else query
-    depth, suffix = len(frozen.layers), empty_suffix(frozen, readout)
-    shape = (asked.states, depth + 1, suffix.row.size, suffix.vector.size)
-    reads = np.zeros(shape, dtype=suffix.vector.dtype)  # (state, order, position, d_model)
-    reads[asked.start, 0] = np.outer(suffix.row, suffix.vector)
+    depth, suffix = frozen.depth, empty_suffix(frozen, readout)
+    first = suffix.rows.T @ suffix.vectors  # (position, d_model)
+    reads = np.zeros((asked.states, depth + 1, *first.shape), dtype=first.dtype)
+    reads[asked.start, 0] = first  # (state, order, position, d_model)
     born = {depth: reads}
     for index in reversed(range(depth)):
-        reads = _longer(frozen.layers[index], reads, asked, depth - index)
+        reads = _longer(frozen, index, reads, asked, depth - index)
         born[index] = reads
     names, columns = [], []
     for source in frozen.sources:
@@ -69,84 +70,87 @@ def totals(frozen: FrozenSum, readout: Readout, query: Query | None = None) -> T
         names.append(source.label)
         columns.append((read * source.values).sum(axis=2))
     if frozen.has_unembed_bias:
-        constant = np.zeros((depth + 1, suffix.row.size), dtype=suffix.vector.dtype)
+        constant = np.zeros((depth + 1, len(first)), dtype=first.dtype)
         if "b_U" in asked.stops(asked.start):
             constant[0, readout.position] = readout.constant
         names, columns = [*names, "b_U"], [*columns, constant]
     return Totals(tuple(names), np.stack(columns, axis=1))  # (order, source, position)
 
 
-def _longer(layer: FrozenLayer, reads: Array, query: Query, some: int) -> Array:
-    """Carry functionals of the first `some` orders through a layer, each to the order above."""
-    out = reads.copy()
-    for number, head in enumerate(layer.heads):
-        after = [query.step(state, head) for state in range(query.states)]
-        for state in sorted({each for each in after if each is not None}):
-            come = [q for q, each in enumerate(after) if each == state]
-            read = reads[come, :some].sum(axis=0)  # (order, position, d_model)
-            out[state, 1 : some + 1] += _through(layer, number, read)
+def _longer(frozen: FrozenSum, index: int, reads: Array, query: Query, some: int) -> Array:
+    """Carry functionals of the first `some` orders through a stage, each to the order above."""
+    stage = frozen.stages[index]
+    out = np.array(stage.past(reads))
+    for way in ways(frozen, query, index):
+        if reads[way.before, :some].any():
+            out[way.after, 1 : some + 1] += way.group.pull(reads[way.before, :some], way.which)
     return out
 
 
 def functionals(frozen: FrozenSum, readout: Readout) -> tuple[Array, ...]:
     """Give, for each boundary, the functional (position, d_model) that reads all paths from there.
 
-    Entry l pairs with the stream before layer l; the last entry is the readout itself.
+    Entry b pairs with the stream once b stages are passed; the last entry is the readout itself.
     """
     suffix = empty_suffix(frozen, readout)
-    reads = [np.outer(suffix.row, suffix.vector)]
-    for layer in reversed(frozen.layers):
-        reads.append(reads[-1] + pullback(layer, reads[-1]))
+    reads = [suffix.rows.T @ suffix.vectors]
+    for stage in reversed(frozen.stages):
+        reads.append(stage.pull(reads[-1]))
     return tuple(reversed(reads))
 
 
-def head_totals(frozen: FrozenSum, readout: Readout) -> dict[Head, Any]:
-    """Sum the paths that pass through each head."""
-    reads, outputs = functionals(frozen, readout), head_outputs(frozen)
+def component_totals(frozen: FrozenSum, readout: Readout) -> dict[Component, Any]:
+    """Sum the paths that pass through each component."""
+    reads, streams = functionals(frozen, readout), frozen_streams(frozen)
     return {
-        head: (reads[index + 1] * output).sum(axis=1).sum()
-        for index, layer in enumerate(frozen.layers)
-        for head, output in zip(layer.heads, outputs[index], strict=True)
+        component: value
+        for index, stage in enumerate(frozen.stages)
+        for group in stage.groups
+        for component, value in zip(
+            group.components, group.worth(reads[index + 1], streams[index]), strict=True
+        )
     }
 
 
 def pair_totals(frozen: FrozenSum, readout: Readout) -> dict[tuple[Head, Head], Any]:
     """Sum the paths that pass through both of two heads, for each pair, the earlier head first."""
-    reads, outputs = functionals(frozen, readout), head_outputs(frozen)
-    found = {}
-    for late, layer in enumerate(frozen.layers):
-        for number, head in enumerate(layer.heads):
-            read = _through(layer, number, reads[late + 1])  # (position, d_model)
-            for early in reversed(range(late)):
-                for other, output in zip(frozen.layers[early].heads, outputs[early], strict=True):
-                    found[other, head] = (read * output).sum(axis=1).sum()
-                read = read + pullback(frozen.layers[early], read)
+    reads, streams = functionals(frozen, readout), frozen_streams(frozen)
+    found: dict[tuple[Head, Head], Any] = {}
+    for late, stage in enumerate(frozen.stages):
+        for group in stage.groups:
+            for number, head in enumerate(group.components):
+                if not isinstance(head, Head):
+                    continue
+                read = group.pull(reads[late + 1], [number])  # (position, d_model)
+                for early in reversed(range(late)):
+                    found |= _worths(frozen, early, read, streams[early], head)
+                    read = frozen.stages[early].pull(read)
     return dict(sorted(found.items()))
 
 
-def head_outputs(frozen: FrozenSum) -> tuple[Array, ...]:
-    """Give what each head writes, summed over all that reaches it: (head, position, d_model)."""
-    stream = np.zeros_like(frozen.sources[0].values)
+def _worths(
+    frozen: FrozenSum, early: int, read: Array, stream: Array, head: Head
+) -> dict[tuple[Head, Head], Any]:
+    return {
+        (other, head): value
+        for group in frozen.stages[early].groups
+        if isinstance(group.components[0], Head)
+        for other, value in zip(group.components, group.worth(read, stream), strict=True)
+        if isinstance(other, Head)
+    }
+
+
+def frozen_streams(frozen: FrozenSum) -> tuple[Array, ...]:
+    """Give the stream at each boundary as the frozen sum makes it: (position, d_model) each."""
+    stream: Any = np.zeros_like(frozen.sources[0].values)
     found = []
-    for index, layer in enumerate(frozen.layers):
+    for index in range(frozen.depth + 1):
         for source in (s for s in frozen.sources if s.boundary == index):
             stream = stream + source.values
-        output = layer.patterns @ ((stream @ layer.W_V) @ layer.W_O)  # (head, position, d_model)
-        found.append(output)
-        stream = stream + output.sum(axis=0)
+        found.append(stream)
+        if index < frozen.depth:
+            stage, before = frozen.stages[index], stream
+            stream = before if stage.carry is None else stage.carry.push(before)
+            for group in stage.groups:
+                stream = stream + group.push(before)
     return tuple(found)
-
-
-def pullback(layer: FrozenLayer, reads: Array) -> Array:
-    """Carry functionals (…, query, d_model) back through every head: (…, key, d_model)."""
-    out: Array = np.zeros_like(reads)
-    for number in range(len(layer.heads)):
-        out = out + _through(layer, number, reads)
-    return out
-
-
-def _through(layer: FrozenLayer, number: int, reads: Array) -> Array:
-    """Carry functionals (…, query, d_model) back through one head: (…, key, d_model)."""
-    inner = layer.patterns[number].T @ (reads @ layer.W_O[number].T)  # (…, key, d_head)
-    out: Array = inner @ layer.W_V[number].T  # (…, key, d_model)
-    return out

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pathexpand.errors import PathExpandError
 from pathexpand.frozen import FrozenSource, FrozenSum
-from pathexpand.symbolic import Head, Path
+from pathexpand.symbolic import Component, Path
 
 Array = npt.NDArray[Any]
 
@@ -30,41 +30,52 @@ class Readout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Suffix:
-    """The later part of a path: `row` (position,) and `vector` (d_model,).
+    """The later part of a path, as a functional on the stream once `boundary` stages are passed.
 
-    Completed by a source s it is worth `row @ s @ vector`.
+    It is Σ row ⊗ vector over its pieces: `rows` (piece, position), `vectors` (piece, d_model).
+    There is one piece until an MLP taken whole stands in it. Completed by a source s it is worth
+    Σ row @ s @ vector.
     """
 
-    row: Array
-    vector: Array
+    boundary: int
+    rows: Array
+    vectors: Array
+
+    def at(self, frozen: FrozenSum, boundary: int) -> Suffix:
+        """Carry it back to an earlier boundary, through no component."""
+        rows, vectors = self.rows, self.vectors
+        for stage in reversed(frozen.stages[boundary : self.boundary]):
+            if stage.carry is not None:
+                rows, vectors = stage.carry.move(rows, vectors)
+        return Suffix(boundary, rows, vectors)
 
 
 def empty_suffix(frozen: FrozenSum, readout: Readout) -> Suffix:
-    """Give the suffix that has passed no head: the readout itself."""
-    row = np.zeros(frozen.positions, dtype=readout.direction.dtype)
-    row[readout.position] = 1
-    return Suffix(row, readout.direction)
+    """Give the suffix that has passed no component: the readout itself."""
+    row = np.zeros((1, frozen.positions), dtype=readout.direction.dtype)
+    row[0, readout.position] = 1
+    return Suffix(frozen.depth, row, readout.direction[None])
 
 
-def prepend(suffix: Suffix, frozen: FrozenSum, head: Head) -> Suffix:
-    """Put an earlier head in front: the row moves by its pattern, the vector through W_V W_O."""
-    layer = frozen.layers[head.layer]
-    row = suffix.row @ layer.patterns[head.index]  # (query,) -> (key,)
-    vector = layer.W_V[head.index] @ (layer.W_O[head.index] @ suffix.vector)  # (d_model,)
-    return Suffix(row, vector)
+def prepend(suffix: Suffix, frozen: FrozenSum, component: Component) -> Suffix:
+    """Put an earlier component in front: rows move by its positions, vectors by its linear map."""
+    stage, group, index = frozen.places[component]
+    behind = suffix.at(frozen, stage + 1)
+    return Suffix(stage, *group.move(behind.rows, behind.vectors, index))
 
 
-def suffix_of(frozen: FrozenSum, readout: Readout, heads: Iterable[Head]) -> Suffix:
-    """Give the suffix made of these heads, listed from early to late."""
+def suffix_of(frozen: FrozenSum, readout: Readout, components: Iterable[Component]) -> Suffix:
+    """Give the suffix made of these components, listed from early to late."""
     suffix = empty_suffix(frozen, readout)
-    for head in reversed(tuple(heads)):
-        suffix = prepend(suffix, frozen, head)
+    for component in reversed(tuple(components)):
+        suffix = prepend(suffix, frozen, component)
     return suffix
 
 
-def completed(suffix: Suffix, source: FrozenSource) -> Array:
+def completed(suffix: Suffix, frozen: FrozenSum, source: FrozenSource) -> Array:
     """Give the worth of a suffix with a source in front, split by source position: (position,)."""
-    out: Array = suffix.row * (source.values @ suffix.vector)
+    near = suffix.at(frozen, source.boundary)
+    out: Array = (near.rows * (near.vectors @ source.values.T)).sum(axis=0)
     return out
 
 
@@ -79,7 +90,7 @@ def path_value_by_token(frozen: FrozenSum, readout: Readout, path: Path) -> Arra
         split[readout.position] = readout.constant
         return split
     source = next(each for each in frozen.sources if each.label == path.source)
-    return completed(suffix_of(frozen, readout, path.components), source)
+    return completed(suffix_of(frozen, readout, path.components), frozen, source)
 
 
 def path_value(frozen: FrozenSum, readout: Readout, path: Path) -> Any:
@@ -96,14 +107,19 @@ def path_stream(frozen: FrozenSum, position: int, path: Path) -> Array:
     if path.source == "b_U":
         raise PathExpandError("path b_U", wanted="a path through the stream", got="a logit bias")
     source = next(each for each in frozen.sources if each.label == path.source)
-    row = np.zeros(frozen.positions, dtype=source.values.dtype)
-    row[position] = 1
-    for head in reversed(path.components):
-        row = row @ frozen.layers[head.layer].patterns[head.index]  # (query,) -> (key,)
-    stream: Array = row @ source.values  # (d_model,)
-    for head in path.components:
-        layer = frozen.layers[head.layer]
-        stream = (stream @ layer.W_V[head.index]) @ layer.W_O[head.index]  # (d_model,)
+    stream, boundary = source.values, source.boundary
+    for component in path.components:
+        stage, group, index = frozen.places[component]
+        stream = group.write(_past(frozen, stream, boundary, stage), index)
+        boundary = stage + 1
+    out: Array = _past(frozen, stream, boundary, frozen.depth)[position]
+    return out
+
+
+def _past(frozen: FrozenSum, stream: Array, boundary: int, end: int) -> Array:
+    for stage in frozen.stages[boundary:end]:
+        if stage.carry is not None:
+            stream = stage.carry.push(stream)
     return stream
 
 
@@ -115,12 +131,15 @@ def check_path(frozen: FrozenSum, path: Path) -> None:
     if path.source not in births:
         known = ", ".join([*births, *(["b_U"] if frozen.has_unembed_bias else [])])
         raise PathExpandError(f"path {path}", wanted=f"a source among {known}", got=path.source)
-    for head in path.components:
-        if head.layer >= len(frozen.layers) or head.index >= len(frozen.layers[head.layer].heads):
-            raise PathExpandError(f"path {path}", wanted="heads of the model", got=head.label)
-    if path.components and path.components[0].layer < births[path.source]:
-        raise PathExpandError(
-            f"path {path}",
-            wanted=f"heads of layer {births[path.source]} or later after {path.source}",
-            got=path.components[0].label,
-        )
+    boundary, before = births[path.source], path.source
+    for component in path.components:
+        if component not in frozen.places:
+            raise PathExpandError(
+                f"path {path}", wanted="components of the model", got=component.label
+            )
+        stage = frozen.places[component][0]
+        if stage < boundary:
+            raise PathExpandError(
+                f"path {path}", wanted=f"what reads {before}", got=component.label
+            )
+        boundary, before = stage + 1, component.label

@@ -11,7 +11,9 @@ from pathexpand.api import Run
 from pathexpand.engine.remainder import remainder
 from pathexpand.engine.rounding import TINY, gamma
 from pathexpand.engine.value import Readout
-from pathexpand.laws.reference import cut, dense_rounding, references
+from pathexpand.frozen import Carry, FrozenStage, FrozenSum
+from pathexpand.laws.cut import cut
+from pathexpand.laws.reference import references
 from pathexpand.laws.result import Deviation, LawResult, judged, unequal
 from pathexpand.symbolic import Path
 from pathexpand.target import DifferenceTarget, DirectionTarget, LogitTarget, Target, TargetLike
@@ -34,10 +36,10 @@ def check_closure(
     place = run.position(position)
     deviations = []
     for what in _targets(run, run.target(target, position=place)):
-        readout = what.readout(run.model.weights, place)
-        dense = what.dense(run.model.weights, run.dense.residual[-1][0, place])
+        readout = what.readout(run.unembed, place)
+        dense = run.dense_value(what, place)
         total = run.total(target=what, position=place).sum()
-        bound = 2 * (dense_rounding(run, what, readout) + totals_rounding(run, readout))
+        bound = 2 * (run.dense_rounding(what, readout) + totals_rounding(run, readout))
         deviations.append(Deviation(abs(total - dense), bound, what.describe(None)))
     return judged("closure of totals", deviations, f"{len(deviations)} targets, position {place}")
 
@@ -62,7 +64,7 @@ def check_table_closure(
     place = run.position(position)
     what = run.target(target, position=place)
     table = run.paths(what, position=place, top=top, max_order=max_order)
-    dense = float(what.dense(run.model.weights, run.dense.residual[-1][0, place]))
+    dense = run.dense_value(what, place)
     listed = float(sum(row.value for row in table.rows))
     deviations = [
         Deviation(abs(dense - (listed + table.remainder)), table.gap_bound, "the gap"),
@@ -99,13 +101,12 @@ def check_remainder(
     place = run.position(position)
     what = run.target(target, position=place)
     small = cut(run)
-    readout = what.readout(small.run.model.weights, place)
-    streams = tuple(stream[0] for stream in small.run.dense.residual)
-    known = {each.path: each for each in references(small.run, readout)}
+    readout = what.readout(small.run.unembed, place)
+    known = {each.path: each for each in references(small.run, what, place)}
     listed = [Path.parse(row.path) for row in small.run.paths(what, position=place, top=top)]
     deviations = []
     for subject, paths in (("the top", listed), ("none", []), ("all", list(known))):
-        found = remainder(small.run.frozen, readout, paths, streams=streams)
+        found = remainder(small.run.frozen, readout, paths, measured=True)
         rest = [known[path] for path in set(known) - set(paths)]
         error = abs(found.value - sum(each.value for each in rest))
         bound = 2 * found.rounding + sum(each.rounding for each in rest)
@@ -123,38 +124,66 @@ def totals_rounding(run: Run, readout: Readout) -> float:
 
     >>> from pathexpand import api
     >>> run = api.load("two-layer").run("to be")
-    >>> 0 < totals_rounding(run, run.target().readout(run.model.weights, 1)) < 1e-9
+    >>> 0 < totals_rounding(run, run.target().readout(run.unembed, 1)) < 1e-9
     True
     """
-    depth, size = len(run.frozen.layers), readout.direction.size
-    reads = np.zeros((depth + 1, len(run.tokens), size))  # (order, position, d_model)
+    frozen, size = run.frozen, readout.direction.size
+    reads = np.zeros((frozen.depth + 1, frozen.positions, size))  # (order, position, d_model)
     reads[0, readout.position] = readout.direction
     total = gamma(reads.size) * (abs(float(readout.constant)) + TINY)
-    for boundary in reversed(range(depth + 1)):
+    for boundary in reversed(range(frozen.depth + 1)):
         # The last sum runs over orders, sources and positions, each a sum over the stream.
-        for source in (each for each in run.frozen.sources if each.boundary == boundary):
+        for source in (each for each in frozen.sources if each.boundary == boundary):
             sizes = abs(reads) * abs(source.values) + TINY
-            total += gamma(reads.size * len(run.frozen.sources)) * float(sizes.sum())
+            total += gamma(reads.size * len(frozen.sources)) * float(sizes.sum())
         if not boundary:
             return total
-        attn = run.model.weights.blocks[boundary - 1].attn
-        stream = abs(run.dense.residual[boundary - 1][0]) + TINY
-        spread = abs(reads)
-        longer = reads.copy()
-        some = depth - boundary + 1  # orders from this one on are still 0
-        for pattern, w_v, w_o in zip(run.patterns[boundary - 1], attn.W_V, attn.W_O, strict=True):
-            mixed = abs(pattern).T @ (abs(reads[:some]) @ abs(w_o).T + TINY) + TINY
-            spread[1 : some + 1] += mixed @ abs(w_v).T + TINY  # (order, position, d_model)
-            longer[1 : some + 1] += (pattern.T @ (reads[:some] @ w_o.T)) @ w_v.T
-        steps = len(run.tokens) + sum(attn.W_V.shape) + 3
-        total += gamma(steps) * float((spread * stream).sum())
+        stage = frozen.stages[boundary - 1]
+        some = frozen.depth - boundary + 1  # orders from this one on are still 0
+        spread, longer = _past_sizes(stage.carry, abs(reads)), np.array(stage.past(reads))
+        for group in stage.groups:
+            spread[1 : some + 1] += abs(group).pull(abs(reads[:some]), floor=TINY)
+            longer[1 : some + 1] += group.pull(reads[:some])
+        stream = abs(frozen.streams[boundary - 1]) + TINY
+        total += gamma(_steps(stage, size)) * float((spread * stream).sum())
         reads = longer
     return total
 
 
+def route_steps(frozen: FrozenSum) -> int:
+    """Count the roundings, one after another, on the longest way through a frozen sum.
+
+    >>> from pathexpand import api
+    >>> route_steps(api.load("zero-layer").run("to be").frozen) < 500
+    True
+    """
+    d_model = int(frozen.sources[0].values.shape[1])
+    own = sum(_steps(stage, d_model) + len(frozen.sources) for stage in frozen.stages)
+    return own + d_model + frozen.positions + len(frozen.sources)
+
+
+def _past_sizes(carry: Carry | None, reads: Array) -> Array:
+    """Carry sizes of functionals (…, position, d_model) back past a norm of the stream."""
+    if carry is None:
+        return reads + TINY
+    reads = reads * carry.scale[:, None] + TINY
+    if carry.norm.weight is not None:
+        reads = reads * abs(carry.norm.weight) + TINY
+    if carry.norm.kind == "layer":
+        reads = reads + reads.sum(axis=-1, keepdims=True) / reads.shape[-1]
+    return reads
+
+
+def _steps(stage: FrozenStage, d_model: int) -> int:
+    """Count the roundings, one after another, that a functional can meet in a stage."""
+    through = max((group.steps for group in stage.groups), default=0)
+    return through + len(stage.groups) + 3 + (0 if stage.carry is None else d_model + 8)
+
+
 def _targets(run: Run, given: Target) -> list[Target]:
-    vocabulary, d_model = run.model.weights.W_U.shape[1], run.model.config.d_model
-    work = run.model.config.n_layers**2 * run.model.config.n_heads * len(run.tokens) * d_model
+    config = run.model.config
+    vocabulary, d_model = config.d_vocab_out, config.d_model
+    work = config.n_layers**2 * (config.n_heads + config.d_mlp / 8) * len(run.tokens) * d_model
     if work > 10_000_000:
         return [given]
     token = given.token if isinstance(given, LogitTarget | DifferenceTarget) else vocabulary // 2

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import math
-
 from pathexpand.api import Model, Run
 from pathexpand.engine.enumeration import enumerate_values
 from pathexpand.engine.remainder import remainder
-from pathexpand.laws.reference import cut
+from pathexpand.laws.cut import cut
 from pathexpand.laws.result import LawResult, judged, unequal
+from pathexpand.laws.shape import Sizes, path_count
 from pathexpand.symbolic import Path, count, count_by_order, expand
 
 
 def term_formula(model: Model) -> int:
     """Give the number of paths from the weights alone.
 
-    A source born before layer b has Π (1 + H_l) paths over layers l ≥ b; b_U has one. With token
-    and position embeddings, a constant in each of L layers of H heads, and b_U, that is
-    2 (1 + H)^L + Σ_l (1 + H)^(L-1-l) + 1.
+    A source has Π (1 + components) paths over the places behind the one where it is born; what is
+    born in the logits has one. With token and position embeddings, a constant in each of L layers
+    of H heads, and b_U, that is 2 (1 + H)^L + Σ_l (1 + H)^(L-1-l) + 1.
 
     >>> from pathexpand import api
     >>> term_formula(api.load("two-layer"))
     25
     """
-    weights, config = model.weights, model.config
-    factors = [1 + len(block.attn.W_V) for block in weights.blocks]
-    starts = 1
-    if weights.W_pos is not None and config.positional_embedding_type == "standard":
-        starts = 2
-    total = starts * math.prod(factors)
-    for layer, block in enumerate(weights.blocks):
-        if block.attn.b_V is not None or block.attn.b_O is not None:
-            total += math.prod(factors[layer + 1 :])
-    return total + (weights.b_U is not None)
+    return path_count(model.weights, model.config, model.mlp, Sizes.of(model))
 
 
 def check_term_count(model: Model, *, limit: int = 20_000) -> LawResult:
@@ -77,7 +67,7 @@ def check_enumeration_count(run: Run) -> LawResult:
     """
     small = cut(run)
     frozen, wanted = small.run.frozen, term_formula(small.run.model)
-    readout = small.run.target().readout(small.run.model.weights, small.run.position())
+    readout = small.run.target().readout(small.run.unembed, small.run.position())
     blocks = list(enumerate_values(frozen, readout))
     paths = [Path(block.source, word) for block in blocks for word in block.words]
     numbers = {

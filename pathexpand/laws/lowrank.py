@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -13,12 +12,16 @@ import numpy.typing as npt
 from pathexpand.api import Model, Run
 from pathexpand.engine.rounding import TINY, gamma
 from pathexpand.engine.search import Budget
-from pathexpand.laws.result import Deviation, LawResult, judged, unequal
-from pathexpand.model.weights import Weights
-from pathexpand.symbolic import Path
+from pathexpand.laws.exact import is_linear
+from pathexpand.laws.reference import reference
+from pathexpand.laws.result import Deviation, LawResult, judged, not_applicable, unequal
+from pathexpand.laws.walk import Walk
+from pathexpand.model.weights import Attention, Weights
+from pathexpand.symbolic import Component, Path
 from pathexpand.target import LogitTarget
 
 Array = npt.NDArray[Any]
+_PROMPT = "norms and MLPs depend on the prompt, so paths have no matrix of their own"
 _ENTRIES = 2_000_000  # of a dense matrix that a check will build
 
 
@@ -47,10 +50,11 @@ def dense_path_matrix(weights: Weights, path: Path, *, rows: int | None = None) 
     values, sizes, steps = start.values, start.sizes, start.steps
     for head in path.components:
         attn = weights.blocks[head.layer].attn
-        w_v, w_o = attn.W_V[head.index], attn.W_O[head.index]
-        values = values @ (w_v @ w_o)  # (rows, d_model) through a dense OV
-        sizes = (sizes @ abs(w_v) + TINY) @ abs(w_o) + TINY
-        steps += 2 * sum(w_v.shape)
+        w_v, w_o = attn.W_V[_shared(attn, head)], attn.W_O[head.index]
+        scale = weights.blocks[head.layer].scale
+        values = values @ (w_v @ w_o * scale)  # (rows, d_model) through a dense OV
+        sizes = ((sizes @ abs(w_v) + TINY) @ abs(w_o) + TINY) * abs(scale)
+        steps += 2 * sum(w_v.shape) + 2
     values, sizes = values @ weights.W_U, sizes @ abs(weights.W_U) + TINY  # (rows, d_vocab_out)
     return DenseMatrix(values, sizes, steps + 2 * len(weights.W_U))
 
@@ -60,10 +64,14 @@ def check_path_matrices(model: Model, *, paths: int = 30) -> LawResult:
 
     Of a large vocabulary only the first entries are multiplied out on the dense side.
 
+    A path has a matrix where neither norms nor MLPs stand in its way.
+
     >>> from pathexpand import api
     >>> check_path_matrices(api.load("one-layer")).holds
     True
     """
+    if not is_linear(model.weights):
+        return not_applicable("path matrices", _PROMPT)
     weights = model.weights
     rows = max(_ENTRIES // 16 // weights.W_U.shape[1], 1)
     deviations = []
@@ -83,20 +91,19 @@ def check_path_logits(run: Run, *, position: int | None = None, paths: int = 30)
     >>> check_path_logits(api.load("two-layer").run("to be")).holds
     True
     """
-    place, weights = run.position(position), run.model.weights
-    vocabulary = weights.W_U.shape[1]
+    place, vocabulary = run.position(position), run.model.config.d_vocab_out
     tokens = sorted({0, vocabulary // 3, vocabulary - 1})
-    deviations = []
+    walk, deviations = Walk(run), []
     for path in islice(run.model.network.paths(), paths):
         every = run.path_logits(path, position=place)
         deviations.append(unequal(every.shape, (vocabulary,), f"shape of {path}"))
-        sizes, steps = _stream_sizes(run, path, place)
         for token in tokens:
-            value = run.value(path, target=LogitTarget(token, centred=False), position=place)
-            size = float(sizes @ abs(weights.W_U[:, token])) if path.source != "b_U" else 0.0
-            bound = 2 * gamma(steps) * (size + TINY)
-            error = abs(every[token] - value)
-            deviations.append(Deviation(error, bound, f"{path}, token {token}"))
+            what = LogitTarget(token, centred=False)
+            known = reference(walk, path, what, place)
+            value = run.value(path, target=what, position=place)
+            subject = f"{path}, token {token}"
+            deviations.append(Deviation(abs(every[token] - value), known.rounding, subject))
+            deviations.append(Deviation(abs(value - known.value), known.rounding, subject))
     return judged("path logits", deviations, f"{min(paths, run.model.network.count())} paths")
 
 
@@ -121,6 +128,8 @@ def check_norm_ranking(
     >>> check_norm_ranking(api.load("one-layer")).holds
     True
     """
+    if not is_linear(model.weights):
+        return not_applicable("norm ranking", _PROMPT)
     asked = model.query(query)
     by_order = asked.count_by_order()
     order = 0
@@ -168,29 +177,25 @@ def _inputs(weights: Weights, source: str, rows: int | None) -> DenseMatrix:
         return DenseMatrix(weights.W_E[:rows], abs(weights.W_E[:rows]), 0)
     if source == "pos" and weights.W_pos is not None:
         return DenseMatrix(weights.W_pos[:rows], abs(weights.W_pos[:rows]), 0)
-    attn = weights.blocks[int(source.removeprefix("L").removesuffix("bias"))].attn
+    if source == "type" and weights.types is not None:
+        rows_of = weights.types.whole()[:rows]
+        return DenseMatrix(rows_of, abs(rows_of), 0)
+    block = weights.blocks[int(source.removeprefix("L").removesuffix("bias"))]
+    attn = block.attn
     values, sizes = np.zeros((1, weights.W_U.shape[0])), np.zeros((1, weights.W_U.shape[0]))
     if attn.b_V is not None:
-        values = values + np.einsum("hd,hdm->m", attn.b_V, attn.W_O)
-        sizes = sizes + np.einsum("hd,hdm->m", abs(attn.b_V), abs(attn.W_O)) + TINY
+        bias = np.repeat(attn.b_V, len(attn.W_O) // len(attn.b_V), axis=0)  # (head, d_head)
+        values = values + np.einsum("hd,hdm->m", bias, attn.W_O)
+        sizes = sizes + np.einsum("hd,hdm->m", abs(bias), abs(attn.W_O)) + TINY
     if attn.b_O is not None:
         values, sizes = values + attn.b_O, sizes + abs(attn.b_O)
-    return DenseMatrix(values, sizes, attn.W_O.shape[0] * attn.W_O.shape[1] + 2)
+    steps = attn.W_O.shape[0] * attn.W_O.shape[1] + 3
+    return DenseMatrix(values * block.scale, sizes * abs(block.scale), steps)
 
 
-def _stream_sizes(run: Run, path: Path, place: int) -> tuple[Array, int]:
-    """Give the size of what a path adds to the stream at a place, (d_model,), and its roundings."""
-    if path.source == "b_U":
-        return np.zeros(0), 1
-    patterns: Sequence[Array] = run.patterns
-    sizes = abs(next(s for s in run.frozen.sources if s.label == path.source).values)
-    steps = len(run.model.weights.W_U) + len(run.tokens) + 2
-    for head in path.components:
-        attn = run.model.weights.blocks[head.layer].attn
-        carried = (sizes @ abs(attn.W_V[head.index]) + TINY) @ abs(attn.W_O[head.index]) + TINY
-        sizes = abs(patterns[head.layer][head.index]) @ carried  # (query, d_model)
-        steps += len(run.tokens) + sum(attn.W_V.shape) + 2
-    return sizes[place], steps
+def _shared(attn: Attention, head: Component) -> int:
+    """Give the key-value head that a head reads: neighbours share one."""
+    return head.index // (len(attn.W_O) // len(attn.W_V))
 
 
 def _norm(matrix: Array) -> float:
@@ -212,7 +217,8 @@ def _norm_rounding(weights: Weights, path: Path) -> float:
     steps = 8 * max(weights.W_U.size, start.size) * (2 * path.order + 2)
     for head in path.components:
         attn = weights.blocks[head.layer].attn
-        product *= _norm(attn.W_V[head.index]) * _norm(attn.W_O[head.index])
+        product *= abs(weights.blocks[head.layer].scale)
+        product *= _norm(attn.W_V[_shared(attn, head)]) * _norm(attn.W_O[head.index])
     # Dense: every product on the way, then a sum of squares over the whole matrix.
     steps += 2 * (path.order + 1) * sum(weights.W_U.shape) + len(start) * weights.W_U.shape[1]
     return 2 * gamma(steps) * product + TINY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from pathexpand.api import Model, Run
-from pathexpand.laws.reference import cut
+from pathexpand.laws.cut import cut
 from pathexpand.laws.result import LawResult, judged, unequal
 from pathexpand.symbolic import (
     Expansion,

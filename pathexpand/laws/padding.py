@@ -3,85 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.api import Run
+from pathexpand.api import Model, Run
 from pathexpand.engine.rounding import TINY, gamma
-from pathexpand.laws.reference import Reference, cut, cut_to, references
+from pathexpand.laws.cut import cut, cut_to
+from pathexpand.laws.held import Held, HeldLayer, changed, held_of, joined
+from pathexpand.laws.passing import RunRounding, run_rounding
+from pathexpand.laws.reference import Reference, references
 from pathexpand.laws.result import Deviation, LawResult, judged
-from pathexpand.model.forward import attention_scores
-from pathexpand.model.weights import Attention
+from pathexpand.model.checkpoint import Checkpoint
+from pathexpand.model.forward import forward
+from pathexpand.model.weights import Rows
 from pathexpand.target import Target, TargetLike
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RunRounding:
-    """How far rounding can take a run from exact arithmetic, patterns included.
-
-    `patterns[l]` (head, query, key) and `streams[l]` (position, d_model) bound each entry's error.
-    """
-
-    patterns: tuple[Array, ...]
-    streams: tuple[Array, ...]
-
-
-def run_rounding(run: Run) -> RunRounding:
-    """Carry a bound on rounding through the whole pass, softmax included.
-
-    Scores off by at most t move a softmax entry by at most the factor e^(2t): each weight is off
-    by e^t and their sum by e^t. Everything else is linear and adds gamma(n) of its size. Bounds
-    grow with depth; for a deep model they can be too wide to say much, and are still bounds.
-
-    >>> from pathexpand.laws import random_model
-    >>> float(run_rounding(random_model(seed=1).run([3, 1, 4])).patterns[1].max()) < 1e-9
-    True
-    """
-    weights, config = run.model.weights, run.model.config
-    streams = [stream[0] for stream in run.dense.residual]
-    bounds, moved = [gamma(1) * abs(streams[0]) + TINY], []
-    for layer, block in enumerate(weights.blocks):
-        reads, wide = streams[layer], bounds[-1]
-        if config.positional_embedding_type == "shortformer" and weights.W_pos is not None:
-            reads = reads + weights.W_pos[run.dense.places[0]]
-            wide = wide + gamma(1) * abs(reads)
-        scores = _score_rounding(block.attn, reads, wide) / config.attn_scale[layer]
-        pattern = run.patterns[layer]
-        sizes = abs(attention_scores(block.attn, reads[None])[0]) / config.attn_scale[layer]
-        # Dividing by the scale, taking off the largest, and the exponential itself.
-        off = np.where(pattern > 0, scores + gamma(8) * (sizes + 1), 0.0).max(axis=2)
-        factor = np.expm1(2 * np.minimum(off, 1e2)) + gamma(2 * pattern.shape[2] + 8)
-        # However far the scores are off, an entry stays between 0 and 1.
-        moved.append(np.minimum(pattern * factor[:, :, None] + TINY, 1.0))  # (head, query, key)
-        bounds.append(wide_layer(block.attn, streams[layer], pattern, bounds[-1], moved[-1]))
-    return RunRounding(tuple(moved), tuple(bounds))
-
-
-def wide_layer(attn: Attention, stream: Array, pattern: Array, wide: Array, moved: Array) -> Array:
-    """Bound a layer's output given bounds on its input stream and its pattern: (position, d_model).
-
-    >>> zero, one = np.zeros((1, 1)), np.ones((1, 1))
-    >>> attn = Attention(one[None], one[None], one[None], one[None])
-    >>> bool(wide_layer(attn, one, one[None], zero, zero[None])[0, 0] < 1e-14)
-    True
-    """
-    out = wide + gamma(len(pattern) * attn.W_V.shape[2] + 2) * abs(stream)
-    if attn.b_O is not None:
-        out = out + gamma(2) * abs(attn.b_O)
-    steps = stream.shape[1] + len(stream) + len(pattern) * attn.W_V.shape[2] + 4
-    for head, (w_v, w_o) in enumerate(zip(attn.W_V, attn.W_O, strict=True)):
-        sizes = abs(stream) @ abs(w_v) + TINY  # (position, d_head)
-        if attn.b_V is not None:
-            sizes = sizes + abs(attn.b_V[head])
-        mixed = moved[head] @ sizes + pattern[head] @ (wide @ abs(w_v))
-        mixed = mixed + gamma(steps) * (pattern[head] @ sizes) + TINY
-        out = out + mixed @ abs(w_o) + TINY
-    return np.asarray(out)
 
 
 def check_padding(
@@ -89,8 +29,10 @@ def check_padding(
 ) -> LawResult:
     """Check that padding on the left, on the right or on both sides changes nothing.
 
-    Compared with the unpadded prompt are patterns, streams, the dense value and every path's
-    value (of a cut model where there are too many paths).
+    Each layer of a padded run must do with its own stream at the real tokens what it does with it
+    unpadded. Compared with the unpadded run are streams and all that is held fixed, as far as
+    rounding can be bounded from end to end, and every path's value (of a cut model where there are
+    too many paths), which may differ by what differs in what is held.
 
     >>> from pathexpand import api
     >>> check_padding(api.load("two-layer").run("to be")).holds
@@ -137,40 +79,131 @@ def _same(
 ) -> LawResult:
     """Compare runs of the same tokens, each shifted by so many positions, with the first."""
     rounding, small = run_rounding(alone), cut(alone)
-    patterns = [
-        pattern[: small.heads] + 2 * wide[: small.heads]
-        for pattern, wide in zip(alone.patterns, rounding.patterns, strict=True)
-    ][: small.layers]
-    readout = what.readout(alone.model.weights, place)
-    paths = [
-        (most, own)
-        for most, own in zip(
-            references(small.run, readout, patterns=patterns),
-            references(small.run, readout),
+    cuts = [cut_to(other, small.sizes) for _, other, _ in others]
+    most = changed(held_of(small.run), abs)
+    for (_, _, shift), each in zip(others, cuts, strict=True):
+        gaps = _gaps(each, small.run, _real(alone, shift))
+        most = joined(most, gaps, lambda size, gap: size + gap)
+    pairs = list(
+        zip(
+            references(small.run, what, place, sizes=most),
+            references(small.run, what, place),
             strict=True,
         )
-    ]
+    )
     deviations: list[Deviation] = []
-    for subject, other, shift in others:
-        real = slice(shift, shift + len(alone.tokens))
+    for (subject, other, shift), each in zip(others, cuts, strict=True):
+        real = _real(alone, shift)
+        deviations += _local(other, real, subject)
         deviations += _streams(alone, other, real, rounding, subject)
-        cut_other = cut_to(other, small.layers, small.heads)
-        deviations += _paths(small.run, cut_other, what, place, shift, paths, subject)
-    return judged(name, deviations, f"{len(others)} ways, {small.detail}")
+        deviations += _paths(small.run, each, what, place, shift, pairs, subject)
+    detail = f"{len(others)} ways, {small.detail}"
+    if rounding.layers < len(alone.dense.layers):
+        detail += f"; streams from end to end through {rounding.layers} layers, else one by one"
+    return judged(name, deviations, detail)
+
+
+def _real(alone: Run, shift: int) -> slice:
+    return slice(shift, shift + len(alone.tokens))
+
+
+def _gaps(other: Run, alone: Run, real: slice) -> Held:
+    """Give how far apart two runs are in what they hold fixed at the real tokens."""
+    gaps: Held = joined(_at(held_of(other), real), held_of(alone), lambda a, b: abs(a - b))
+    return gaps
+
+
+# --- layer by layer -----------------------------------------------------------------------------
+
+
+def _local(run: Run, real: slice, subject: str) -> Iterator[Deviation]:
+    """Check that each layer does with its stream at the real tokens what it does with it alone."""
+    for layer in range(len(run.dense.layers)):
+        own = one_layer(run, layer, run.dense.residual[layer][0, real])
+        rounding = run_rounding(own, stop=False)
+        where = f"layer {layer} by itself, {subject}"
+        pattern = run.patterns[layer]
+        error = abs(pattern[:, real, real] - own.patterns[0])
+        yield _worst(error, 2 * rounding.held.layers[0].pattern, f"pattern of {where}")
+        outside = pattern[:, real].sum() - pattern[:, real, real].sum()
+        bound = gamma(pattern.size) * max(pattern.sum(), TINY)
+        yield Deviation(abs(outside), bound, f"attention to padding, {where}")
+        error = abs(run.dense.residual[layer + 1][0, real] - own.dense.residual[1][0])
+        yield _worst(error, 2 * rounding.streams[1], f"stream behind {where}")
+
+
+def one_layer(run: Run, layer: int, stream: Array) -> Run:
+    """Run one layer of a model on a stream (position, d_model), unpadded, as a model of its own.
+
+    >>> from pathexpand import api
+    >>> run = api.load("two-layer").run("to be")
+    >>> one_layer(run, 1, run.dense.residual[1][0]).dense.residual[1].shape
+    (1, 3, 192)
+    """
+    weights, config = run.model.weights, run.model.config
+    alone = replace(
+        weights,
+        embed=Rows("stream", stream),
+        blocks=(weights.block(layer),),
+        types=None,
+        embed_norms=(),
+        final_norm=None,
+        transform=None,
+    )
+    shifted = config.positional_embedding_type == "shortformer"
+    settings = replace(
+        config,
+        n_layers=1,
+        d_vocab=len(stream),
+        positional_embedding_type="shortformer" if shifted else "none",
+        attn_scale=config.attn_scale[layer : layer + 1],
+        window=config.window[layer : layer + 1],
+        rotary=config.rotary[layer : layer + 1],
+        embed_scale=1.0,
+    )
+    tokens = np.arange(len(stream))[None]
+    dense = forward(alone, settings, tokens, np.ones(tokens.shape, dtype=bool))
+    return Run(Model(Checkpoint(settings, alone), mlp=run.model.mlp), dense)
+
+
+# --- from end to end ------------------------------------------------------------------------------
 
 
 def _streams(
     alone: Run, other: Run, real: slice, rounding: RunRounding, subject: str
 ) -> Iterator[Deviation]:
-    for layer, pattern in enumerate(alone.patterns):
-        error = abs(other.patterns[layer][:, real, real] - pattern)
-        yield _worst(error, 2 * rounding.patterns[layer], f"pattern of layer {layer}, {subject}")
-        outside = other.patterns[layer][:, real].sum() - other.patterns[layer][:, real, real].sum()
-        bound = gamma(other.patterns[layer].size) * max(pattern.sum(), TINY)
-        yield Deviation(abs(outside), bound, f"attention to padding, {subject}")
-    for layer, stream in enumerate(alone.dense.residual):
-        error = abs(other.dense.residual[layer][0, real] - stream[0])
-        yield _worst(error, 2 * rounding.streams[layer], f"stream {layer}, {subject}")
+    for layer, wide in enumerate(rounding.streams):
+        error = abs(other.dense.residual[layer][0, real] - alone.dense.residual[layer][0])
+        yield _worst(error, 2 * wide, f"stream {layer}, {subject}")
+    for name, (error, wide) in _named(_gaps(other, alone, real), rounding.held):
+        yield _worst(error, 2 * wide, f"{name}, {subject}")
+
+
+def _at(held: Held, real: slice) -> Held:
+    """Take what is held at the real tokens."""
+
+    def cut_layer(layer: HeldLayer) -> HeldLayer:
+        some: HeldLayer = changed(replace(layer, pattern=layer.pattern[:0]), lambda a: a[real])
+        return replace(some, pattern=layer.pattern[:, real, real])
+
+    rest: Held = changed(replace(held, layers=()), lambda array: array[real])
+    return replace(rest, layers=tuple(map(cut_layer, held.layers)))
+
+
+def _named(one: Held, other: Held) -> Iterator[tuple[str, tuple[Array, Array]]]:
+    """Yield the arrays of one and another, with names, as far as the other goes."""
+    for layer, (a, b) in enumerate(zip(one.layers, other.layers, strict=False)):
+        yield f"pattern of layer {layer}", (a.pattern, b.pattern)
+        for name, scale in a.scales.items():
+            yield f"scale of {name} in layer {layer}", (scale, b.scales[name])
+        for name in ("gates", "written"):
+            if getattr(a, name) is not None:
+                yield f"{name} of layer {layer}", (getattr(a, name), getattr(b, name))
+    for number, (scale, bound) in enumerate(zip(one.embed_scales, other.embed_scales, strict=True)):
+        yield f"scale of embedding norm {number}", (scale, bound)
+    for name in ("final_scale", "transform_gates", "transform_scale"):
+        if getattr(other, name) is not None:
+            yield name.replace("_", " "), (getattr(one, name), getattr(other, name))
 
 
 def _paths(
@@ -191,22 +224,6 @@ def _paths(
         elsewhere = abs(padded).sum() - abs(padded[shift : shift + len(one)]).sum()
         rounding = gamma(len(padded)) * abs(padded).sum()
         yield Deviation(abs(elsewhere), rounding, f"{own.path} at padding, {subject}")
-
-
-def _score_rounding(attn: Attention, reads: Array, wide: Array) -> Array:
-    """Bound the error of the unscaled scores, (head, query, key), given one on what is read."""
-    sides = []
-    for weight, bias in ((attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K)):
-        values = reads @ weight  # (head, position, d_head)
-        sizes = abs(reads) @ abs(weight) + TINY
-        if bias is not None:
-            values, sizes = values + bias[:, None], sizes + abs(bias)[:, None]
-        sides.append((abs(values), wide @ abs(weight) + gamma(reads.shape[1] + 1) * sizes))
-    (query, query_off), (key, key_off) = sides
-    key, key_off = np.swapaxes(key, 1, 2), np.swapaxes(key_off, 1, 2)
-    product = gamma(query.shape[2]) * (query @ key + TINY)
-    out: Array = query_off @ key + query @ key_off + query_off @ key_off + product
-    return out
 
 
 def _worst(errors: Array, bounds: Array, subject: str) -> Deviation:

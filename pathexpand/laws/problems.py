@@ -6,6 +6,7 @@ kind: what is symmetric hides mistakes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.api import Model, from_state_dict
+from pathexpand.laws.design import Design, Fill, build
+from pathexpand.laws.held import NORMS, Held, HeldLayer
 from pathexpand.model.config import Config, Direction, Positions
 from pathexpand.model.weights import wanted_shapes
 
@@ -102,6 +105,66 @@ def rational_patterns(model: Model, positions: int, *, seed: int) -> list[Array]
             pattern[:, ~np.tri(positions, dtype=bool)] = Fraction(0)
         patterns.append(pattern)
     return patterns
+
+
+def rational_transformer(design: Design, *, seed: int) -> Model:
+    """Make a random model of a design whose weights are small fractions (dtype object).
+
+    >>> type(rational_transformer(Design(), seed=1).weights.W_E[0, 0]).__name__
+    'Fraction'
+    """
+    rng = np.random.default_rng(seed)
+    return build(design, lambda shape: _rationals(rng, shape), number=Fraction)
+
+
+def rational_held(model: Model, positions: int, *, seed: int) -> Held:
+    """Make all that a model's run holds fixed, of small fractions.
+
+    It need not be anything that a run gives: scales and gates are 0 or negative here and there.
+
+    >>> held = rational_held(rational_transformer(Design(), seed=1), 3, seed=2)
+    >>> sorted(held.layers[0].scales), held.final_scale.shape
+    (['ln1', 'ln2'], (3,))
+    """
+    rng = np.random.default_rng(seed)
+    held = given_held(model, positions, lambda shape: _rationals(rng, shape))
+    patterns = rational_patterns(model, positions, seed=seed + 1)
+    layers = (replace(each, pattern=p) for each, p in zip(held.layers, patterns, strict=True))
+    return replace(held, layers=tuple(layers))
+
+
+def given_held(model: Model, positions: int, fill: Fill) -> Held:
+    """Make all that a model's run holds fixed; `fill` gives each array by its shape.
+
+    Patterns see every key, also in a causal model.
+
+    >>> held = given_held(rational_transformer(Design(), seed=1), 3, lambda shape: np.ones(shape))
+    >>> held.layers[1].pattern.shape, held.layers[1].gates.shape
+    ((4, 3, 3), (3, 5))
+    """
+    weights, width = model.weights, model.config.d_model
+    layers = []
+    for layer in range(model.config.n_layers):
+        block = weights.outline(layer)
+        scales = {name: fill((positions,)) for name in NORMS if getattr(block, name) is not None}
+        pattern = fill((model.config.n_heads, positions, positions))
+        inner = None if block.mlp is None else (positions, len(block.mlp.W_out))
+        layers.append(
+            HeldLayer(
+                pattern,
+                scales,
+                None if inner is None else fill(inner),
+                None if inner is None else fill((positions, width)),
+            )
+        )
+    head = weights.transform
+    return Held(
+        tuple(layers),
+        tuple(fill((positions,)) for _ in weights.embed_norms),
+        None if weights.final_norm is None else fill((positions,)),
+        None if head is None else fill((positions, width)),
+        None if head is None or head.norm is None else fill((positions,)),
+    )
 
 
 def _config(

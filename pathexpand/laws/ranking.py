@@ -9,7 +9,8 @@ from itertools import pairwise
 from pathexpand.api import Run
 from pathexpand.engine.rounding import TINY, gamma
 from pathexpand.engine.search import Budget
-from pathexpand.laws.reference import Reference, cut, references
+from pathexpand.laws.cut import cut
+from pathexpand.laws.reference import Reference, references
 from pathexpand.laws.result import Deviation, LawResult, judged, unequal
 from pathexpand.symbolic import Path
 from pathexpand.table import PathTable
@@ -45,8 +46,7 @@ def check_top_paths(
         what, position=place, top=top, query=asked, max_order=max_order, budget=budget
     )
     most = math.inf if max_order is None else max_order
-    readout = what.readout(small.run.model.weights, place)
-    known = {each.path: each for each in references(small.run, readout)}
+    known = {each.path: each for each in references(small.run, what, place)}
     every = {path: each for path, each in known.items() if asked.matches(path)}
     ranked = {path: each for path, each in every.items() if path.order <= most}
     listed = [Path.parse(row.path) for row in table.rows]

@@ -1,31 +1,28 @@
 """An independent evaluation of single paths, and the sizes that rounding is measured against.
 
-Nothing here calls the path engine. Sources are read from the weights, heads are applied forward
-(from the source on, where the engine works back from the logits), position maps are multiplied out
-as whole matrices. Beside each value stands its size: the same expression with every number
-replaced by its absolute value. Whatever the order of its operations, an evaluation with at most n
-roundings one after another is off by at most gamma(n) times that size (Higham, Accuracy and
-Stability of Numerical Algorithms, 3.1), plus what underflow can do.
+Nothing here calls the path engine. Sources, norms and gates are read from the weights and the
+dense pass, nothing is folded; components are applied forward (from the source on, where the engine
+works back from the logits), position maps are multiplied out as whole matrices. Beside each value
+stands its size: the same expression with every number replaced by its absolute value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.api import Model, Run
-from pathexpand.engine.rounding import TINY, constants_rounding, gamma, stream_rounding
-from pathexpand.engine.total import functionals
+from pathexpand.api import Run
+from pathexpand.engine.rounding import gamma
 from pathexpand.engine.value import Readout
-from pathexpand.model.checkpoint import Checkpoint
-from pathexpand.model.forward import forward
-from pathexpand.model.weights import Attention, Block
-from pathexpand.symbolic import Head, Path
-from pathexpand.target import Target
+from pathexpand.laws.held import Held, Side
+from pathexpand.laws.walk import Flow, Prefix, Walk
+from pathexpand.model.weights import Weights
+from pathexpand.symbolic import Path
+from pathexpand.target import DifferenceTarget, DirectionTarget, Target
 
 Array = npt.NDArray[Any]
 
@@ -57,194 +54,133 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Prefix:
-    """A path as far as it has come: `moved` (query, key), `stream` (key, d_model) before moving."""
+class Reading:
+    """What is read of the last stream: direction · stream[position] + constant.
 
-    path: Path
-    moved: Array
-    stream: Array
-    sizes_moved: Array
-    sizes: Array
-    steps: int
+    With `unembedded`, the direction is one of what the unembedding reads: the stream goes through
+    the last norm and the head's transform first, and their constants are read, too.
+    """
+
+    position: int
+    direction: Array
+    constant: Any
+    unembedded: bool
+
+
+def reading_of(weights: Weights, what: Target | Readout, position: int) -> Reading:
+    """Read a target off the unembedding as it is, with nothing folded into it.
+
+    >>> from pathexpand import api
+    >>> run = api.load("two-layer").run("to be")
+    >>> reading_of(run.model.weights, run.target(), 1).direction.shape
+    (192,)
+    """
+    if isinstance(what, Readout):
+        return Reading(what.position, what.direction, what.constant, unembedded=False)
+    if isinstance(what, DirectionTarget):
+        return Reading(position, what.direction, 0, unembedded=False)
+    direction, bias = _logit(weights, what.token)
+    if isinstance(what, DifferenceTarget):
+        other, less = _logit(weights, what.other)
+        return Reading(position, direction - other, bias - less, unembedded=True)
+    if what.centred:
+        direction = direction - weights.mean_unembed
+        if weights.b_U is not None:
+            bias = bias - weights.b_U.sum() / weights.b_U.size
+    return Reading(position, direction, bias, unembedded=True)
 
 
 def references(
-    run: Run, readout: Readout, *, patterns: Sequence[Array] | None = None
+    run: Run, what: Target | Readout, position: int | None = None, *, sizes: Held | None = None
 ) -> Iterator[Reference]:
     """Evaluate every path, each by itself, in no particular order.
 
-    `patterns`, one array (head, query, key) a layer, stand in for the sizes of the run's own.
+    A target is read at `position`; a `Readout` is taken as it is. `sizes` stand in for the sizes
+    of what the run holds fixed.
 
     >>> from pathexpand import api
     >>> run = api.load("two-layer").run("to be")
-    >>> len(list(references(run, run.target().readout(run.model.weights, 1))))
+    >>> len(list(references(run, run.target(), 1)))
     25
     """
-    weights = run.model.weights
-    bounds = [abs(pattern) for pattern in run.patterns] if patterns is None else patterns
-    if weights.b_U is not None:
-        yield _constant(run, readout)
-    for start in _starts(run, readout.position, bounds):
-        pending = [(start, _birth(start.path.source))]
-        while pending:
-            prefix, layer = pending.pop()
-            yield _read(prefix, readout)
-            for later in range(layer, len(weights.blocks)):
-                for index in range(len(weights.blocks[later].attn.W_V)):
-                    longer = _apply(run, prefix, Head(later, index), bounds)
-                    pending.append((longer, later + 1))
+    walk, place = Walk(run, sizes=sizes), run.position(position)
+    yield from read_all(walk, walk.whole(), reading_of(run.model.weights, what, place))
 
 
-def _constant(run: Run, readout: Readout) -> Reference:
-    values = np.zeros(len(run.tokens), dtype=readout.direction.dtype)
-    values[readout.position] = readout.constant
-    return Reference(Path("b_U"), values, abs(values), 1)
+def read_all(walk: Walk, whole: Iterable[Prefix], reading: Reading) -> Iterator[Reference]:
+    """Read paths that were taken to the last stream, and what is born in the logits.
+
+    >>> from pathexpand import api
+    >>> run = api.load("one-layer").run("to be")
+    >>> walk = Walk(run)
+    >>> len(list(read_all(walk, walk.whole(), reading_of(run.model.weights, run.target(), 1))))
+    5
+    """
+    if "b_U" in walk.births:
+        yield _constant(walk, reading)
+    for prefix in whole:
+        yield _read(walk, prefix, reading)
 
 
-def _starts(run: Run, position: int, bounds: Sequence[Array]) -> Iterator[_Prefix]:
-    weights, config = run.model.weights, run.model.config
-    tokens, places = run.dense.tokens[0], run.dense.places[0]
-    still = np.eye(len(tokens), dtype=weights.W_E.dtype)
-    if still.dtype == object:
-        still = np.array([[int(i == j) for j in range(len(tokens))] for i in range(len(tokens))])
-        still = still.astype(object)
-
-    def begin(source: str, values: Array, sizes: Array, steps: int) -> _Prefix:
-        return _Prefix(Path(source), still, values, still, sizes, steps)
-
-    yield begin("embed", weights.W_E[tokens], abs(weights.W_E[tokens]), 0)
-    if config.positional_embedding_type == "standard" and weights.W_pos is not None:
-        yield begin("pos", weights.W_pos[places], abs(weights.W_pos[places]), 0)
-    for layer, block in enumerate(weights.blocks):
-        attn = block.attn
-        if attn.b_V is None and attn.b_O is None:
-            continue
-        values, sizes = still[:, :1] * 0 * attn.W_O[0, :1], still[:, :1] * 0 * abs(attn.W_O[0, :1])
-        if attn.b_V is not None:
-            mixed = run.patterns[layer].sum(axis=2)[:, :, None] * attn.b_V[:, None]
-            seen = bounds[layer].sum(axis=2)[:, :, None] * abs(attn.b_V)[:, None]
-            for index, out in enumerate(attn.W_O):  # (position, d_head) @ (d_head, d_model)
-                values, sizes = values + mixed[index] @ out, sizes + seen[index] @ abs(out)
-        if attn.b_O is not None:
-            values, sizes = values + attn.b_O, sizes + abs(attn.b_O)
-        steps = len(tokens) + sum(attn.W_O.shape[:2]) + 2
-        yield begin(f"L{layer}bias", values, sizes, steps)
-
-
-def _apply(run: Run, prefix: _Prefix, head: Head, bounds: Sequence[Array]) -> _Prefix:
-    attn = run.model.weights.blocks[head.layer].attn
-    w_v, w_o = attn.W_V[head.index], attn.W_O[head.index]
-    pattern, most = run.patterns[head.layer][head.index], bounds[head.layer][head.index]
-    tiny = 0 if w_v.dtype == object else TINY
-    return _Prefix(
-        Path(prefix.path.source, (*prefix.path.components, head)),
-        pattern @ prefix.moved,  # (query, key)
-        (prefix.stream @ w_v) @ w_o,  # (key, d_model)
-        most @ prefix.sizes_moved + tiny,
-        (prefix.sizes @ abs(w_v) + tiny) @ abs(w_o) + tiny,
-        prefix.steps + len(pattern) + sum(w_v.shape) + 2,
-    )
-
-
-def _read(prefix: _Prefix, readout: Readout) -> Reference:
-    at, direction = readout.position, readout.direction
-    tiny = 0 if direction.dtype == object else TINY
-    return Reference(
-        prefix.path,
-        prefix.moved[at] * (prefix.stream @ direction),  # (key,)
-        prefix.sizes_moved[at] * (prefix.sizes @ abs(direction) + tiny) + tiny,
-        prefix.steps + len(direction) + 2,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A run small enough for every path of it to be evaluated, and what was cut to get there."""
-
-    run: Run
-    layers: int
-    heads: int
-    detail: str
-
-
-def cut(run: Run, *, operations: float = 2e9, paths: int = 5_000) -> Cut:
-    """Keep the first heads of each layer, or the first layers, until every path can be evaluated.
-
-    Weights and patterns of what stays are the run's own; the dense pass is run again on them.
-    `operations` and `paths` are what may be spent. A small model comes back as it is.
+def reference(walk: Walk, path: Path, what: Target, position: int) -> Reference:
+    """Evaluate one path.
 
     >>> from pathexpand import api
     >>> run = api.load("two-layer").run("to be")
-    >>> cut(run).detail, cut(run, paths=9).detail
-    ('all 25 paths', 'all 9 paths of the first 2 of 4 heads a layer')
+    >>> reference(Walk(run), Path.parse("embed > L0H1"), run.target(), 1).path.order
+    1
     """
-    config = run.model.config
-    positions = len(run.tokens)
-    one = 4 * positions * (2 * config.d_model * max(config.d_head, 1) + positions**2)
-    most = min(paths, int(operations / one))
-    layers, heads = config.n_layers, config.n_heads
-    while layers and _count(run, layers, heads) > most and (layers, heads) != (1, 1):
-        layers, heads = (layers, heads - 1) if heads > 1 else (layers - 1, 1)
-    if (layers, heads) == (config.n_layers, config.n_heads):
-        return Cut(run, layers, heads, f"all {run.model.network.count():,} paths")
-    smaller = cut_to(run, layers, heads)
-    detail = f"all {smaller.model.network.count():,} paths of the first "
-    detail += f"{heads} of {config.n_heads} heads a layer"
-    if layers < config.n_layers:
-        detail += f", first {layers} of {config.n_layers} layers"
-    return Cut(smaller, layers, heads, detail)
+    reading = reading_of(walk.model.weights, what, position)
+    if path.source == "b_U":
+        return _constant(walk, reading)
+    prefix = next(each for each in walk.starts() if each.path.source == path.source)
+    for component in path.components:
+        while component not in walk.components[prefix.place]:
+            prefix = walk.past(prefix)
+        prefix = walk.through(prefix, component)
+    return _read(walk, prefix, reading)
 
 
-def _count(run: Run, layers: int, heads: int) -> int:
-    births = [_birth(source.label) for source in run.model.network.sources]
-    return sum((1 + heads) ** (layers - birth) for birth in births if birth <= layers)
+def _logit(weights: Weights, token: int) -> tuple[Array, Any]:
+    bias = 0 if weights.b_U is None else weights.b_U[token]
+    return weights.unembed(np.array([token]))[:, 0], bias
 
 
-def _birth(source: str) -> int:
-    """Say which layer is the first to read a source born in the stream."""
-    return int(source.removeprefix("L").removesuffix("bias")) + 1 if "bias" in source else 0
+def _read(walk: Walk, prefix: Prefix, reading: Reading) -> Reference:
+    """Read a prefix as a whole path."""
+    last = walk.to_end(prefix)
+    values = _along(walk.exact, last.flow, reading)
+    sizes = values if walk.size is walk.exact else _along(walk.size, last.size, reading)
+    steps = last.steps + walk.width + 1 + len(last.flow.moved) + _steps(walk, reading)
+    return Reference(last.path, values, sizes, steps)
 
 
-def cut_to(run: Run, layers: int, heads: int) -> Run:
-    """Keep the first heads of the first layers, with the run's own patterns.
-
-    >>> from pathexpand import api
-    >>> cut_to(api.load("two-layer").run("to be"), 1, 3).model.network.count()
-    4
-    """
-    weights, config = run.model.weights, run.model.config
-    blocks = tuple(Block(_first_heads(block.attn, heads)) for block in weights.blocks[:layers])
-    smaller = replace(weights, blocks=blocks)
-    sizes = replace(config, n_layers=layers, n_heads=heads, attn_scale=config.attn_scale[:layers])
-    patterns = [pattern[:, :heads] for pattern in run.dense.patterns[:layers]]
-    dense = forward(smaller, sizes, run.dense.tokens, run.dense.mask, patterns=patterns)
-    return Run(Model(Checkpoint(sizes, smaller, run.model.tokenizer)), dense)
+def _along(side: Side, flow: Flow, reading: Reading) -> Array:
+    rows = flow.at(reading.position) + side.tiny  # (key, d_model)
+    if reading.unembedded:
+        rows = side.read(rows, reading.position, constants=False)
+    out: Array = rows @ side.of(reading.direction) + side.tiny  # (key,)
+    return out
 
 
-def _first_heads(attn: Attention, heads: int) -> Attention:
-    kept = {field.name: getattr(attn, field.name) for field in fields(Attention)}
-    return Attention(
-        **{
-            name: array if array is None or name == "b_O" else array[:heads]
-            for name, array in kept.items()
-        }
-    )
+def _constant(walk: Walk, reading: Reading) -> Reference:
+    """Evaluate what is born in the logits; it is booked at the position that is read."""
+    parts = []
+    for side in (walk.exact, walk.size):
+        total, direction = side.of(reading.constant), side.of(reading.direction)
+        if reading.unembedded:
+            total = total + side.read(direction * 0, reading.position, constants=True) @ direction
+        split = np.zeros(len(walk.run.tokens), dtype=direction.dtype)
+        split[reading.position] = total
+        parts.append(split)
+    steps = walk.width + 1 + _steps(walk, reading)
+    return Reference(Path("b_U"), parts[0], parts[1], steps)
 
 
-def dense_rounding(run: Run, what: Target, readout: Readout) -> float:
-    """Bound the rounding of a target's dense value, and of what the paths share with it.
-
-    Shared are the bias sources and the readout's direction: both sides read the same arrays.
-
-    >>> from pathexpand import api
-    >>> run = api.load("two-layer").run("to be")
-    >>> 0 < dense_rounding(run, run.target(), run.target().readout(run.model.weights, 1)) < 1e-9
-    True
-    """
-    weights, streams = run.model.weights, tuple(stream[0] for stream in run.dense.residual)
-    reads = functionals(run.frozen, readout)
-    return (
-        stream_rounding(weights, run.patterns, streams, reads)
-        + constants_rounding(weights, run.patterns, reads)
-        + what.rounding(weights, streams[-1][readout.position])
-    )
+def _steps(walk: Walk, reading: Reading) -> int:
+    """Count the roundings between the last stream and what the unembedding reads."""
+    if not reading.unembedded:
+        return 0
+    weights, norm = walk.model.weights, walk.width + 8
+    steps = 0 if weights.final_norm is None else norm
+    return steps if weights.transform is None else steps + 3 * norm

@@ -19,7 +19,8 @@ class LawResult:
     """One law checked on one model: does it hold, how large is the error, how large may it be.
 
     Where a law compares many numbers, `error` and `bound` are those of the comparison that came
-    closest to its bound, or went furthest beyond it. A bound of 0 asks for equality.
+    closest to its bound, or went furthest beyond it. A bound of 0 asks for equality. A law that
+    says nothing about a model does not apply: nothing was checked, and `detail` says why.
 
     >>> LawResult("closure", True, 1e-15, 3e-15, "4 paths").require().holds
     True
@@ -30,6 +31,7 @@ class LawResult:
     error: float
     bound: float
     detail: str
+    applies: bool = True
 
     def require(self) -> LawResult:
         """Give the result back; raises `LawError` if the law does not hold.
@@ -83,8 +85,9 @@ class Deviation:
 def judged(name: str, deviations: Iterable[Deviation], detail: str) -> LawResult:
     """Sum up comparisons as one result: that of the worst, which is named if it fails.
 
-    >>> judged("sum", [Deviation(0, 0), Deviation(3, 2, "row 1")], "2 rows")
-    LawResult(name='sum', holds=False, error=3.0, bound=2.0, detail='2 rows; fails at row 1')
+    >>> found = judged("sum", [Deviation(0, 0), Deviation(3, 2, "row 1")], "2 rows")
+    >>> found.holds, found.error, found.bound, found.detail
+    (False, 3.0, 2.0, '2 rows; fails at row 1')
     """
     worst, faults = Deviation(0.0, 0.0), 0
     for each in deviations:
@@ -99,6 +102,15 @@ def judged(name: str, deviations: Iterable[Deviation], detail: str) -> LawResult
     if faults and worst.subject:
         detail = f"{detail}; fails at {worst.subject}"
     return LawResult(name, not faults, float(worst.error), float(worst.bound), detail)
+
+
+def not_applicable(name: str, reason: str) -> LawResult:
+    """Give the result of a law that says nothing about a model; it does not hold, nor fail.
+
+    >>> not_applicable("norm ranking", "norms depend on the prompt").applies
+    False
+    """
+    return LawResult(name, True, 0.0, 0.0, f"does not apply: {reason}", applies=False)
 
 
 def unequal(got: object, wanted: object, subject: str) -> Deviation:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pathexpand.api import Run
+from pathexpand.laws.attention import check_patterns
 from pathexpand.laws.closure import check_closure, check_remainder, check_table_closure
 from pathexpand.laws.count import check_enumeration_count, check_term_count
 from pathexpand.laws.exact import check_exact_cut
-from pathexpand.laws.gauge import check_head_permutation, check_score_gauge, check_value_gauge
+from pathexpand.laws.folding import check_norm_folding
+from pathexpand.laws.gauge import check_head_permutation, check_neuron_gauge, check_value_gauge
 from pathexpand.laws.lowrank import check_norm_ranking, check_path_logits, check_path_matrices
 from pathexpand.laws.notation import check_table_round_trip, check_text_round_trip
 from pathexpand.laws.padding import check_batch, check_padding
 from pathexpand.laws.ranking import check_top_paths
 from pathexpand.laws.result import LawResult
-from pathexpand.laws.stream import check_layer_sums, check_patterns
+from pathexpand.laws.scores import check_score_gauge
+from pathexpand.laws.stream import check_layer_sums
 from pathexpand.laws.totals import check_totals
 from pathexpand.target import Target, TargetLike
 
@@ -27,7 +30,8 @@ def verify_run(
     """Run every law that can be run on this model and prompt, in a few seconds.
 
     `target` and `position` are as in `run.paths`. Laws that need single paths one by one cut a
-    large model to some of its heads, and a long prompt to its end, and say so in `detail`.
+    large model to some of its heads and neurons, and a long prompt to its end, and say so in
+    `detail`. A law that says nothing about this model is among the results with `applies` false.
     Nothing of the model is changed.
 
     >>> from pathexpand import api
@@ -60,9 +64,11 @@ def _laws(
     yield lambda: check_value_gauge(short, what, position=end)
     yield lambda: check_score_gauge(run)
     yield lambda: check_head_permutation(short, what, position=end)
+    yield lambda: check_neuron_gauge(short, what, position=end)
+    yield lambda: check_norm_folding(short, what, position=end)
     # 6: low-rank algebra
     yield lambda: check_path_matrices(model)
-    yield lambda: check_path_logits(run, position=place)
+    yield lambda: check_path_logits(short, position=end)
     yield lambda: check_norm_ranking(model)
     # 7: the stream
     yield lambda: check_layer_sums(short)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -11,11 +12,12 @@ from typing import Any
 import numpy.typing as npt
 
 from pathexpand.errors import FileError, ModelError
-from pathexpand.model.config import Config, read_config
+from pathexpand.model.config import Config
+from pathexpand.model.lens import weights_from_tensors
 from pathexpand.model.shown import FILE_ROOM, cut, shown
-from pathexpand.model.tensors import read_tensors
+from pathexpand.model.tensors import CONVERSION, INDEX, Stored, read_file, read_shards
 from pathexpand.model.tokenizer import Tokenizer
-from pathexpand.model.weights import Weights, weights_from_tensors
+from pathexpand.model.weights import Weights
 
 EMBEDDED = ("zero-layer", "one-layer", "two-layer")
 _EMBEDDED_FOLDER = FilePath(__file__).parent.parent / "embedded"
@@ -41,10 +43,10 @@ class Checkpoint:
 def read_checkpoint(name_or_directory: str | FilePath) -> Checkpoint:
     """Read the embedded model of that name, or a directory, or one weights file.
 
-    A directory holds `config.json` and one `.safetensors` file, and `tokenizer.json` if the model
-    has one; of several `.safetensors` files the one called `model.safetensors` is read, and
-    without it none. A `.safetensors` file given by itself has the others beside it. Raises
-    `FileError` or `ModelError`.
+    A directory holds `config.json` (of TransformerLens or Hugging Face) and one `.safetensors`
+    file or the shards that an index names, and `tokenizer.json` if the model has one; of several
+    `.safetensors` files the one called `model.safetensors` is read. A `.safetensors` file given
+    by itself has the others beside it. Raises `FileError` or `ModelError`.
 
     >>> read_checkpoint("two-layer").config.n_heads
     4
@@ -73,46 +75,76 @@ def checkpoint_from_state_dict(
     *,
     tokenizer: Tokenizer | None = None,
 ) -> Checkpoint:
-    """Take a TransformerLens state dict given as arrays, and its configuration.
+    """Take a state dict given as arrays, and its configuration.
 
-    Raises `ModelError`.
+    Both have TransformerLens names, or both those of Hugging Face (the configuration then has a
+    `model_type`). Raises `ModelError`.
     """
-    if not isinstance(config, Config):
-        config = Config.from_mapping(config)
     if not isinstance(tokenizer, Tokenizer | None):
         raise ModelError("tokenizer", wanted="a Tokenizer or None", got=shown(tokenizer))
+    if isinstance(config, Mapping):
+        return Checkpoint(*_model(config, tensors), tokenizer)
+    if not isinstance(config, Config):
+        config = Config.from_mapping(config)
     return Checkpoint(config, weights_from_tensors(tensors, config), tokenizer)
 
 
 def _read(directory: FilePath, file: FilePath | None) -> Checkpoint:
-    config = read_config(directory / "config.json")
-    weights = weights_from_tensors(read_tensors(file or _weights_file(directory)), config)
+    raw = {"model_name": directory.name} | read_config(directory / "config.json")
+    tensors = read_file(file) if file is not None else _read_weights(directory)
+    config, weights = _model(raw, tensors)
     vocabulary = directory / "tokenizer.json"
-    tokenizer = Tokenizer(vocabulary) if vocabulary.is_file() else None
-    if tokenizer is not None and tokenizer.size > config.d_vocab:
-        raise ModelError(
-            f"{vocabulary}", wanted=f"at most {config.d_vocab} tokens", got=str(tokenizer.size)
-        )
-    return Checkpoint(config, weights, tokenizer)
+    return Checkpoint(config, weights, Tokenizer(vocabulary) if vocabulary.is_file() else None)
 
 
-def _weights_file(directory: FilePath) -> FilePath:
+def _model(raw: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[Config, Weights]:
+    """Build a model from a configuration of either kind, Hugging Face or TransformerLens."""
+    if is_lens(raw):
+        config = Config.from_mapping(raw)
+        return config, weights_from_tensors(tensors, config)
+    from pathexpand.model.families import read_family
+
+    return read_family(raw, tensors)
+
+
+def is_lens(raw: Mapping[str, Any]) -> bool:
+    """Say whether a configuration has TransformerLens names, and not those of Hugging Face."""
+    return "model_type" not in raw or {"n_layers", "d_model", "d_head"} <= set(raw)
+
+
+def read_config(file: FilePath) -> dict[str, Any]:
+    """Read a `config.json` file; raises `FileError`."""
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileError(f"{file}", wanted="a configuration file", got="no such file") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileError(f"{file}", wanted="JSON", got=str(error)) from None
+    if not isinstance(raw, dict):
+        raise FileError(f"{file}", wanted="a JSON object", got=type(raw).__name__)
+    return raw
+
+
+def _read_weights(directory: FilePath) -> dict[str, Stored]:
+    """Read the headers of a directory's weights: one file, or the shards that an index names."""
     files = sorted(directory.glob("*.safetensors"))
-    if len(files) == 1:
-        return files[0]
     if (directory / "model.safetensors") in files:
-        return directory / "model.safetensors"
+        return read_file(directory / "model.safetensors")
+    if (directory / INDEX).is_file():
+        return read_shards(directory / INDEX)
+    if len(files) == 1:
+        return read_file(files[0])
     if files:
         raise FileError(
             f"{directory}",
-            wanted="one .safetensors file",
-            got=", ".join(file.name for file in files),
+            wanted=f"one .safetensors file, or an index called {INDEX}",
+            got=", ".join(file.name for file in files[:4]) + ("…" if len(files) > 4 else ""),
             remedy="name the file itself as the model",
         )
-    pickles = sorted([*directory.glob("*.bin"), *directory.glob("*.pt"), *directory.glob("*.pth")])
+    pickles = sorted(file for end in ("bin", "pt", "pth") for file in directory.glob(f"*.{end}"))
     raise FileError(
         f"{directory}",
         wanted="a .safetensors file",
         got=f"only {pickles[0].name}" if pickles else "none",
-        remedy="save the weights with safetensors; pickles are never loaded" if pickles else "",
+        remedy=CONVERSION if pickles else "",
     )

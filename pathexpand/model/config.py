@@ -1,57 +1,58 @@
-"""What a model is, apart from its weights: sizes, positions, mask, attention scale."""
+"""What a model is, apart from its weights: sizes, positions, mask, attention scale, caps."""
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path as FilePath
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from pathexpand.errors import FileError, ModelError
+from pathexpand.errors import ModelError
+from pathexpand.model.activation import check_activation
 from pathexpand.model.numbers import is_real
+from pathexpand.model.rotary import Rotary
 from pathexpand.model.shown import shown
 
-_MOST_LAYERS = 10_000  # beyond any model; each layer takes memory before its weights are seen
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Beyond any model; each layer and each head takes memory before its weights are seen.
+MOST_LAYERS, MOST_HEADS = 10_000, 2**16
 Positions = Literal["standard", "shortformer", "none"]
 Direction = Literal["causal", "bidirectional"]
 
-# Parts of the TransformerLens configuration that would change the numbers and that the frozen
-# form does not know yet. Each is refused by name: a wrong number is worse than none.
-_REFUSED: tuple[tuple[str, tuple[object, ...], str], ...] = (
-    ("normalization_type", (None, "", "none"), "normalisation layers"),
-    ("attn_only", (True,), "MLP layers"),
-    ("final_rms", (None, False), "a final RMSNorm"),
-    ("post_embedding_ln", (None, False), "a norm after the embedding"),
-    ("use_normalization_before_and_after", (None, False), "post-norms"),
-    ("use_qk_norm", (None, False), "query-key norms"),
-    ("n_key_value_heads", (None,), "grouped-query attention"),
-    ("use_local_attn", (None, False), "local attention windows"),
-    ("attn_scores_soft_cap", (None, 0, -1), "a soft cap on attention scores"),
-    ("output_logits_soft_cap", (None, 0, -1), "a soft cap on logits"),
-    ("use_attention_sinks", (None, False), "attention sinks"),
-    ("clip_qkv", (None,), "clamps on queries, keys and values"),
-    ("use_logn_attn", (None, False), "log-n attention scales"),
-    ("num_experts", (None,), "mixtures of experts"),
-    ("load_in_4bit", (None, False), "4-bit weights"),
-)
-_POSITIONS: dict[object, Positions] = {
-    "standard": "standard",
-    "shortformer": "shortformer",
-    "none": "none",
-    None: "none",
-}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Which norms and MLPs the layers of a TransformerLens state dict have, under its names.
+
+    `normalization_type` is None, "LN", "RMS", or with "Pre" the same without weights.
+    `post_norms` puts `ln1` and `ln2` after attention and the MLP (OLMo 2), where their keys and
+    queries have one norm over all heads.
+    """
+
+    normalization_type: str | None = None
+    eps: float = 1e-5
+    gated_mlp: bool = False
+    parallel_attn_mlp: bool = False
+    use_normalization_before_and_after: bool = False
+    use_qk_norm: bool = False
+    use_attention_sinks: bool = False
+    post_embedding_ln: bool = False
+    final_rms: bool = False
+    post_norms: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The sizes and switches of an attention-only transformer, under TransformerLens names.
+    """The sizes and switches of a transformer, under TransformerLens names where it has one.
 
-    `attn_scale` holds one number a layer: query-key products are divided by it.
+    `attn_scale` holds one number a layer: query-key products are divided by it. So do `window`
+    (a query sees so many keys, itself and those before it; None is no window) and `rotary`;
+    `alibi` holds one slope a head. `d_mlp` is 0 without MLPs. `layout` matters to reading a
+    TransformerLens state dict alone.
 
     >>> Config(n_layers=1, n_heads=2, d_model=8, d_head=4, d_vocab=11, n_ctx=5).attn_scale
     (2.0,)
@@ -64,24 +65,31 @@ class Config:
     d_vocab: int
     n_ctx: int
     d_vocab_out: int = 0
+    n_key_value_heads: int = 0
+    d_mlp: int = 0
+    act_fn: str | None = None
     positional_embedding_type: Positions = "standard"
     attention_dir: Direction = "causal"
     attn_scale: tuple[float, ...] = ()
+    window: tuple[int | None, ...] = ()
+    rotary: tuple[Rotary | None, ...] = ()
+    alibi: tuple[float, ...] = ()
+    attn_scores_soft_cap: float | None = None
+    output_logits_soft_cap: float | None = None
+    embed_scale: float = 1.0
+    logit_scale: float = 1.0
     default_prepend_bos: bool = False
     bos_token_id: int | None = None
     model_name: str = "model"
+    layout: Layout = field(default_factory=Layout)
 
     def __post_init__(self) -> None:
         """Refuse sizes and switches that no model can have; fill what follows from others."""
-        for field in fields(self):  # numpy's numbers become plain ones
-            object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
-        _check_size("n_layers", self.n_layers, 0, _MOST_LAYERS)
-        some = 0 if self.n_layers == 0 else 1
-        least = {"n_heads": some, "d_head": some, "d_model": 1, "d_vocab": 1, "n_ctx": 1}
-        for key, minimum in (least | {"d_vocab_out": 0}).items():
-            _check_size(key, getattr(self, key), minimum)
-        object.__setattr__(self, "d_vocab_out", self.d_vocab_out or self.d_vocab)
-        object.__setattr__(self, "attn_scale", self._checked_scale())
+        for each in fields(self):  # numpy's numbers become plain ones
+            object.__setattr__(self, each.name, plain(getattr(self, each.name)))
+        self._check_sizes()
+        for key in ("attn_scale", "window", "rotary", "alibi"):
+            object.__setattr__(self, key, getattr(self, f"_checked_{key}")())
         for key, choices in (
             ("positional_embedding_type", ("standard", "shortformer", "none")),
             ("attention_dir", ("causal", "bidirectional")),
@@ -90,7 +98,16 @@ class Config:
             if not isinstance(value, str) or value not in choices:
                 wanted = f"{', '.join(choices[:-1])} or {choices[-1]}"
                 raise ModelError(f"config {key}", wanted=wanted, got=shown(value))
-        _check_switch("default_prepend_bos", self.default_prepend_bos)
+        for key in ("attn_scores_soft_cap", "output_logits_soft_cap"):
+            value = getattr(self, key)
+            if value is not None and not is_divisor(value):
+                wanted = "a positive number, or none"
+                raise ModelError(f"config {key}", wanted=wanted, got=shown(value))
+        for key in ("embed_scale", "logit_scale"):
+            if not is_divisor(getattr(self, key)):
+                wanted, got = "a positive number", shown(getattr(self, key))
+                raise ModelError(f"config {key}", wanted=wanted, got=got)
+        check_switch("default_prepend_bos", self.default_prepend_bos)
         if not isinstance(self.model_name, str):
             raise ModelError("config model_name", wanted="text", got=shown(self.model_name))
         start = self.bos_token_id
@@ -98,111 +115,95 @@ class Config:
             wanted = f"an id from 0 to {self.d_vocab - 1}, or none"
             raise ModelError("config bos_token_id", wanted=wanted, got=shown(start))
 
-    def _checked_scale(self) -> tuple[float, ...]:
+    def _check_sizes(self) -> None:
+        check_size("n_layers", self.n_layers, 0, MOST_LAYERS)
+        some = 0 if self.n_layers == 0 else 1
+        least = {"n_heads": some, "d_head": some, "d_model": 1, "d_vocab": 1, "n_ctx": 1}
+        for key, minimum in (least | {"d_vocab_out": 0, "d_mlp": 0}).items():
+            check_size(key, getattr(self, key), minimum)
+        check_size("n_key_value_heads", self.n_key_value_heads, 0)
+        object.__setattr__(self, "d_vocab_out", self.d_vocab_out or self.d_vocab)
+        groups = self.n_key_value_heads or self.n_heads
+        object.__setattr__(self, "n_key_value_heads", groups)
+        if groups and self.n_heads % groups:
+            wanted = f"a divisor of the {self.n_heads} heads"
+            raise ModelError("config n_key_value_heads", wanted=wanted, got=str(groups))
+        if self.d_mlp or self.act_fn is not None:
+            check_activation(self.act_fn)
+
+    def _checked_attn_scale(self) -> tuple[float, ...]:
         given = self.attn_scale
         if isinstance(given, tuple):
-            scale = tuple(map(_plain, given or (math.sqrt(self.d_head or 1),) * self.n_layers))
-            if len(scale) == self.n_layers and all(map(_is_divisor, scale)):
+            scale = tuple(map(plain, given or (math.sqrt(self.d_head or 1),) * self.n_layers))
+            if len(scale) == self.n_layers and all(map(is_divisor, scale)):
                 return scale
         wanted = f"{self.n_layers} positive numbers, one a layer"
         raise ModelError("config attn_scale", wanted=wanted, got=shown(given))
 
+    def _checked_window(self) -> tuple[int | None, ...]:
+        given = self.window
+        if isinstance(given, tuple) and all(each is None for each in given):
+            return (None,) * self.n_layers
+        if isinstance(given, tuple) and len(given) == self.n_layers:
+            window = tuple(map(plain, given))
+            if all(each is None or (type(each) is int and each > 0) for each in window):
+                return window
+        wanted = f"{self.n_layers} numbers of positions, one a layer, each positive or none"
+        raise ModelError("config window", wanted=wanted, got=shown(given))
+
+    def _checked_rotary(self) -> tuple[Rotary | None, ...]:
+        given = self.rotary
+        if isinstance(given, tuple) and all(each is None for each in given):
+            return (None,) * self.n_layers
+        if not isinstance(given, tuple) or len(given) != self.n_layers:
+            wanted = f"{self.n_layers} of them, one a layer"
+            raise ModelError("config rotary", wanted=wanted, got=shown(given))
+        for each in given:
+            if each is not None and not isinstance(each, Rotary):
+                raise ModelError("config rotary", wanted="a Rotary or none", got=shown(each))
+            if each is not None and each.width > self.d_head:
+                wanted = f"at most the {self.d_head} numbers of a head"
+                raise ModelError("rotary width", wanted=wanted, got=str(each.width))
+        return given
+
+    def _checked_alibi(self) -> tuple[float, ...]:
+        given = self.alibi
+        if isinstance(given, tuple) and len(given) in (0, self.n_heads):
+            slopes = tuple(map(plain, given))
+            if all(map(is_real, slopes)):
+                return slopes
+        wanted = f"{self.n_heads} slopes, one a head, or none"
+        raise ModelError("config alibi", wanted=wanted, got=shown(given))
+
     @classmethod
     def from_mapping(cls, raw: Mapping[str, Any]) -> Config:
-        """Read a TransformerLens configuration; refuse by name what is not supported yet.
+        """Read a TransformerLens configuration; refuse by name what is not supported.
 
         >>> raw = dict(n_layers=1, n_heads=1, d_model=4, d_head=4, d_vocab=3, n_ctx=2)
         >>> Config.from_mapping(raw | {"attn_only": True}).d_vocab_out
         3
-        >>> Config.from_mapping(raw | {"normalization_type": "LN"})
+        >>> Config.from_mapping(raw | {"attn_only": True, "clip_qkv": 3.0})
         Traceback (most recent call last):
         ...
-        pathexpand.errors.ModelError: config normalization_type 'LN': normalisation layers are not
-        supported yet; fold or remove them, or use an attention-only model
+        pathexpand.errors.ModelError: config clip_qkv 3.0: clamps on queries, keys and values are
+        not supported
         """
-        if not isinstance(raw, Mapping):
-            raise ModelError("config", wanted="a mapping of TransformerLens names", got=shown(raw))
-        raw = {key: _plain(value) for key, value in raw.items()}
-        sizes = ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")
-        missing = [key for key in sizes if raw.get(key) is None]
-        if missing:
-            hint = (
-                "this looks like a Hugging Face configuration; only TransformerLens names are "
-                "read so far"
-                if "model_type" in raw or "hidden_size" in raw
-                else "give the TransformerLens names"
-            )
-            raise ModelError(
-                "config", wanted="all sizes", got=f"none for {', '.join(missing)}", remedy=hint
-            )
-        for key, allowed, meaning in _REFUSED:
-            value = raw.get(key, allowed[0])
-            grouped = key == "n_key_value_heads"
-            if not _is_one_of(value, (*allowed, raw["n_heads"]) if grouped else allowed):
-                one = meaning.startswith("a ") or not meaning.endswith("s")
-                raise ModelError(
-                    f"config {key} {shown(value)}: {meaning} {'is' if one else 'are'} not "
-                    "supported yet",
-                    remedy="fold or remove them, or use an attention-only model",
-                )
-        return cls(**_settings(raw))
+        from pathexpand.model.lens import settings
+
+        return cls(**settings(raw))
 
 
-def read_config(file: FilePath) -> Config:
-    """Read a `config.json` file with TransformerLens names."""
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileError(f"{file}", wanted="a configuration file", got="no such file") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise FileError(f"{file}", wanted="JSON", got=str(error)) from None
-    if not isinstance(raw, dict):
-        raise FileError(f"{file}", wanted="a JSON object", got=type(raw).__name__)
-    return Config.from_mapping({"model_name": file.parent.name} | raw)
-
-
-def _settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    known = {field.name for field in fields(Config)}
-    settings = {key: value for key, value in raw.items() if key in known and value is not None}
-    if _is_one_of(settings.get("d_vocab_out"), (-1,)):  # TransformerLens for "as d_vocab"
-        del settings["d_vocab_out"]
-    kind = raw.get("positional_embedding_type", "standard")
-    if not isinstance(kind, str | None) or kind not in _POSITIONS:
-        raise ModelError(
-            f"config positional_embedding_type {shown(kind)}: not supported yet",
-            remedy="standard, shortformer or none can be read so far",
-        )
-    settings["positional_embedding_type"] = _POSITIONS[kind]
-    settings["attn_scale"] = _attention_scale(raw)
-    return settings
-
-
-def _attention_scale(raw: Mapping[str, Any]) -> tuple[float, ...]:
-    """Give the divisor of each layer's scores.
-
-    TransformerLens writes -1 for "the square root of d_head", has a switch for no scale at all,
-    and one that divides layer l's scores by l + 1 once more (Mistral's GPT-2 runs).
-    """
-    _check_size("n_layers", raw["n_layers"], 0, _MOST_LAYERS)
-    _check_size("d_head", raw["d_head"], 0)
-    given = raw.get("attn_scale")
-    by_size = _is_one_of(given, (None, -1))
-    if not by_size and not _is_divisor(given):
-        raise ModelError("config attn_scale", wanted="a positive number, or -1", got=shown(given))
-    use, by_layer = raw.get("use_attn_scale"), raw.get("scale_attn_by_inverse_layer_idx")
-    for key, switch in (("use_attn_scale", use), ("scale_attn_by_inverse_layer_idx", by_layer)):
-        _check_switch(key, False if switch is None else switch)
-    base = math.sqrt(raw["d_head"] or 1) if given is None or by_size else float(given)
-    base = 1.0 if use is False else base
-    return tuple(base * (layer + 1 if by_layer else 1) for layer in range(raw["n_layers"]))
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Give a number of numpy's as a plain one, and anything else as it is."""
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
-    """Say whether a value is among some, where 1 is not True and an array is no number."""
+def is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
+    """Say whether a value is among some, where 1 is not True and an array is no number.
+
+    >>> is_one_of(1, (True,)), is_one_of(None, (None, False))
+    (False, True)
+    """
     if not isinstance(value, bool | int | float | str | None):
         return False
     return any(
@@ -210,11 +211,13 @@ def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
     )
 
 
-def _is_divisor(value: Any) -> bool:
+def is_divisor(value: Any) -> bool:
+    """Say whether a value is a positive number that can be divided by."""
     return is_real(value) and bool(0 < value <= sys.float_info.max)
 
 
-def _check_size(key: str, value: object, least: int, most: int = 2**31 - 1) -> None:
+def check_size(key: str, value: object, least: int, most: int = 2**31 - 1) -> None:
+    """Refuse what is no whole number, or is out of bounds; raises `ModelError`."""
     if type(value) is not int or value < least:
         wanted = f"a whole number of at least {least}"
         raise ModelError(f"config {key}", wanted=wanted, got=shown(value))
@@ -222,6 +225,7 @@ def _check_size(key: str, value: object, least: int, most: int = 2**31 - 1) -> N
         raise ModelError(f"config {key}", wanted=f"at most {most}", got=shown(value))
 
 
-def _check_switch(key: str, value: object) -> None:
+def check_switch(key: str, value: object) -> None:
+    """Refuse what is neither true nor false; raises `ModelError`."""
     if not isinstance(value, bool):
         raise ModelError(f"config {key}", wanted="true or false", got=shown(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,14 @@ Prompt = str | Sequence[int] | npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """The token ids of one prompt, (position,), and which of them are real, (position,)."""
+    """The token ids of one prompt, which of them are real, and their types: (position,) each.
+
+    Types are those of BERT's two segments; a model without them has none.
+    """
 
     ids: npt.NDArray[np.int64]
     mask: npt.NDArray[np.bool_]
+    types: npt.NDArray[np.int64] | None = None
 
 
 def read_prompt(
@@ -31,26 +35,51 @@ def read_prompt(
     prompt: Prompt,
     *,
     mask: Sequence[bool] | npt.NDArray[np.bool_] | None = None,
+    types: Sequence[int] | npt.NDArray[np.integer] | None = None,
     prepend_bos: bool | None = None,
 ) -> Tokens:
     """Check one prompt.
 
-    Text is encoded, with one start token before it if the model was trained with one (or as
-    `prepend_bos` says). Ids are used exactly as given; only `mask` says which are padding.
-    Raises `PromptError`.
+    Text is encoded, with what the tokenizer itself puts around it, and with one start token
+    before it, never two, if the model was trained with one. `prepend_bos` true puts a start token
+    there in any case; false gives the text's own tokens alone. Ids are used exactly as given; only
+    `mask` says which are padding, and `types` of which type each token is. Raises `PromptError`.
     """
     if isinstance(prompt, str):
-        ids = encode_prompt(checkpoint.tokenizer, prompt)
+        ids = encode_prompt(checkpoint.tokenizer, prompt, whole=prepend_bos is not False)
         if not prompt:
             raise PromptError("prompt", wanted="at least one token", got="empty text")
-        wants = checkpoint.config.default_prepend_bos if prepend_bos is None else prepend_bos
+        wants = _wants_start(checkpoint) if prepend_bos is None else prepend_bos
         start = start_token(checkpoint) if wants else None
         if start is not None and ids[:1] != [start]:
             ids = [start, *ids]
         tokens = np.array(ids, dtype=np.int64)
     else:
         tokens = _token_ids(prompt)
-    return _checked(checkpoint, tokens, mask)
+    checked = _checked(checkpoint, tokens, mask)
+    return checked if types is None else replace(checked, types=_types(checkpoint, checked, types))
+
+
+def _types(checkpoint: Checkpoint, tokens: Tokens, given: object) -> npt.NDArray[np.int64]:
+    """Check the types of a prompt's tokens: (position,)."""
+    known = checkpoint.weights.types
+    if known is None:
+        raise PromptError("token types", wanted="none", got="some", remedy="the model has no types")
+    types = np.asarray(given)
+    fits = types.shape == tokens.ids.shape and types.dtype.kind in "iu"
+    if not fits or not ((types >= 0) & (types < known.count)).all():
+        raise PromptError(
+            "token types",
+            wanted=f"{tokens.ids.size} whole numbers from 0 to {known.count - 1}",
+            got=shown(given),
+        )
+    return types.astype(np.int64)
+
+
+def _wants_start(checkpoint: Checkpoint) -> bool:
+    """Say whether a text gets a start token that its tokenizer does not put there by itself."""
+    tokenizer = checkpoint.tokenizer
+    return checkpoint.config.default_prepend_bos or (tokenizer is not None and tokenizer.adds_start)
 
 
 def start_token(checkpoint: Checkpoint) -> int | None:
@@ -59,6 +88,8 @@ def start_token(checkpoint: Checkpoint) -> int | None:
         return checkpoint.config.bos_token_id
     if checkpoint.tokenizer is None:
         return None
+    if checkpoint.tokenizer.start is not None:
+        return checkpoint.tokenizer.start
     return checkpoint.tokenizer.special(
         "<|bos|>", "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>"
     )
@@ -69,10 +100,13 @@ def pad(prompts: Sequence[Tokens]) -> Tokens:
     longest = max(len(prompt.ids) for prompt in prompts)
     ids = np.zeros((len(prompts), longest), dtype=np.int64)
     mask = np.zeros((len(prompts), longest), dtype=bool)
+    types = np.zeros((len(prompts), longest), dtype=np.int64)
     for row, prompt in enumerate(prompts):
         ids[row, : len(prompt.ids)] = prompt.ids
         mask[row, : len(prompt.ids)] = prompt.mask
-    return Tokens(ids, mask)
+        if prompt.types is not None:
+            types[row, : len(prompt.ids)] = prompt.types
+    return Tokens(ids, mask, types)
 
 
 def _token_ids(prompt: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[Any]:

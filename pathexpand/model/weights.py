@@ -1,233 +1,189 @@
-"""The weights of an attention-only transformer, under TransformerLens names and shapes."""
+"""All weights of a transformer: layers read when asked for, tall matrices kept as stored."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.errors import ModelError
-from pathexpand.model.config import Config
-from pathexpand.model.numbers import is_real
-from pathexpand.model.shown import ROOM, cut, shown
-from pathexpand.model.tensors import FORMATS
-
-Array = npt.NDArray[Any]
-
-# Buffers that TransformerLens keeps beside its weights; they hold no learnt number.
-_BUFFERS = re.compile(r"blocks\.\d+\.attn\.(mask|IGNORE|rotary_sin|rotary_cos)")
-_BLOCK = re.compile(r"blocks\.(\d{1,9})\.", re.ASCII)
-_LATER = (
-    (re.compile(r"(^|\.)(ln\w*|norm\w*)\."), "normalisation layers"),
-    (re.compile(r"\.mlp\."), "MLP layers"),
+from pathexpand.model.blocks import FEW, Blocks, Kept, bytes_of, recast
+from pathexpand.model.layout import wanted_shapes
+from pathexpand.model.parts import (
+    Array,
+    Attention,
+    Block,
+    HeadNorm,
+    Mlp,
+    Norm,
+    NormKind,
+    Transform,
 )
+from pathexpand.model.rows import Rows
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Attention:
-    """The weights of one attention layer.
-
-    Shapes: `W_Q W_K W_V` (head, d_model, d_head), `W_O` (head, d_head, d_model),
-    `b_Q b_K b_V` (head, d_head), `b_O` (d_model,). A bias may be absent.
-    """
-
-    W_Q: Array
-    W_K: Array
-    W_V: Array
-    W_O: Array
-    b_Q: Array | None = None
-    b_K: Array | None = None
-    b_V: Array | None = None
-    b_O: Array | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """One layer of the model: its attention. An MLP and norms will stand beside it here."""
-
-    attn: Attention
+__all__ = [
+    "Array",
+    "Attention",
+    "Block",
+    "HeadNorm",
+    "Mlp",
+    "Norm",
+    "NormKind",
+    "Rows",
+    "Transform",
+    "Weights",
+    "wanted_shapes",
+]
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
     """All weights of a model.
 
-    Shapes: `W_E` (d_vocab, d_model), `W_pos` (n_ctx, d_model), `W_U` (d_model, d_vocab_out),
-    `b_U` (d_vocab_out,). `W_pos` and `b_U` may be absent. Arrays are read-only.
+    `embed` has one row a token, `unembedding` one a logit, `pos` one a position and `types` one a
+    token type: all of width d_model. Once the embeddings are summed, the stream goes through
+    `embed_norms`; after the last block through `final_norm` and `transform`. `b_U`
+    (d_vocab_out,). All but `embed`, `unembedding` and `blocks` may be absent. What is handed out
+    is float64 (or exact, for exact weights) and read-only.
     """
 
-    W_E: Array
-    W_U: Array
-    blocks: tuple[Block, ...] = ()
-    W_pos: Array | None = None
+    embed: Rows
+    unembedding: Rows
+    blocks: Sequence[Block] = ()
+    pos: Rows | None = None
+    types: Rows | None = None
     b_U: Array | None = None
+    embed_norms: tuple[Norm, ...] = ()
+    final_norm: Norm | None = None
+    transform: Transform | None = None
+
+    @property
+    def W_E(self) -> Array:  # noqa: N802
+        """What each token adds to the stream: (d_vocab, d_model)."""
+        return self.embed.whole()
+
+    @property
+    def W_U(self) -> Array:  # noqa: N802
+        """The unembedding: (d_model, d_vocab_out)."""
+        return self.unembedding.whole().T
+
+    @property
+    def W_pos(self) -> Array | None:  # noqa: N802
+        """What each position adds to the stream, or to what attention reads: (n_ctx, d_model)."""
+        return None if self.pos is None else self.pos.whole()
+
+    @property
+    def W_type(self) -> Array | None:  # noqa: N802
+        """What each token type adds to the stream: (token type, d_model)."""
+        return None if self.types is None else self.types.whole()
+
+    @property
+    def exact(self) -> bool:
+        """Whether the weights are exact numbers (Python objects) and not floats."""
+        return self.embed.stored.dtype == object
+
+    def block(self, layer: int, dtype: npt.DTypeLike = np.float64) -> Block:
+        """Give one layer with its numbers as float64 or float32; exact ones stay as they are."""
+        if isinstance(self.blocks, Blocks):
+            return self.blocks.get(layer, dtype)
+        if self.exact or dtype == np.float64:
+            return self.blocks[layer]
+        found: Block = self._single.get(layer, lambda: recast(self.blocks[layer], dtype), bytes_of)
+        return found
+
+    def outline(self, layer: int) -> Block:
+        """Give one layer but for the numbers of its matrices, which may be NaN: cheap to read.
+
+        Which biases, norms and MLPs a layer has stands there, and what its biases are.
+        """
+        if isinstance(self.blocks, Blocks):
+            return self.blocks.outline(layer)
+        return self.blocks[layer]
+
+    @cached_property
+    def _single(self) -> Kept:
+        return Kept(FEW)
+
+    def embedded(self, tokens: npt.NDArray[np.int64]) -> Array:
+        """Give what tokens add to the stream: (...) to (..., d_model)."""
+        return self.embed.at(tokens)
+
+    def positions(self, places: npt.NDArray[np.int64]) -> Array:
+        """Give what places add to the stream: (...) to (..., d_model); nothing is zeros."""
+        if self.pos is None:
+            return np.zeros((*places.shape, self.embed.width))
+        return self.pos.at(places)
+
+    def unembed(self, columns: npt.NDArray[np.int64]) -> Array:
+        """Give some columns of the unembedding: (n,) to (d_model, n)."""
+        return self.unembedding.at(columns).T
+
+    def logits(self, stream: Array) -> Array:
+        """Give the logits of what the unembedding reads: (..., d_model) to (..., d_vocab_out)."""
+        out = self.unembedding.products(stream)
+        if self.b_U is None:
+            return out
+        return out + (self.b_U if out.dtype == object else self.b_U.astype(out.dtype))
 
     @cached_property
     def mean_unembed(self) -> Array:
-        """The mean over the vocabulary of W_U's columns: (d_model,)."""
-        out: Array = self.W_U.sum(axis=1) / self.W_U.shape[1]
-        return out
+        """The mean over the vocabulary of the unembedding's columns: (d_model,)."""
+        return self.unembedding.mean()
 
     @cached_property
     def mean_unembed_size(self) -> Array:
-        """The mean over the vocabulary of the absolute values of W_U's columns: (d_model,)."""
-        out: Array = abs(self.W_U).sum(axis=1) / self.W_U.shape[1]
-        return out
+        """The mean over the vocabulary of the columns' absolute values: (d_model,)."""
+        return self.unembedding.mean(absolute=True)
 
     def named(self) -> Iterator[tuple[str, Array]]:
-        """Yield each tensor with its TransformerLens name, in a fixed order."""
-        yield "embed.W_E", self.W_E
-        if self.W_pos is not None:
-            yield "pos_embed.W_pos", self.W_pos
+        """Yield each tensor with its TransformerLens name, in a fixed order, one at a time.
+
+        A matrix too large to be cast up at once comes in pieces, each named with its rows.
+        """
+        yield from _rows("embed.W_E", self.embed)
+        if self.pos is not None:
+            yield from _rows("pos_embed.W_pos", self.pos)
+        if self.types is not None:
+            yield from _rows("type_embed.W_type", self.types)
+        for index, norm in enumerate(self.embed_norms):
+            yield from _norm("embed.ln" if index == 0 else f"embed.ln{index + 1}", norm)
         for layer, block in enumerate(self.blocks):
-            for field in fields(Attention):
-                array = getattr(block.attn, field.name)
-                if array is not None:
-                    yield f"blocks.{layer}.attn.{field.name}", array
-        yield "unembed.W_U", self.W_U
+            yield from _block(f"blocks.{layer}", block)
+        yield from _norm("ln_final", self.final_norm)
+        if self.transform is not None:
+            yield "mlm_head.W", self.transform.W
+            if self.transform.b is not None:
+                yield "mlm_head.b", self.transform.b
+            yield from _norm("mlm_head.ln", self.transform.norm)
+        yield from _rows("unembed.W_U", self.unembedding, turned=True)
         if self.b_U is not None:
             yield "unembed.b_U", self.b_U
 
 
-def wanted_shapes(config: Config) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """Give every tensor's TransformerLens name with its shape and whether it must be there."""
-    heads, stream, head = config.n_heads, config.d_model, config.d_head
-    wanted: dict[str, tuple[tuple[int, ...], bool]] = {
-        "embed.W_E": ((config.d_vocab, stream), True)
-    }
-    if config.positional_embedding_type != "none":
-        # Without attention, shortformer positions are read by nothing.
-        needed = config.n_layers > 0 or config.positional_embedding_type == "standard"
-        wanted["pos_embed.W_pos"] = ((config.n_ctx, stream), needed)
-    for layer in range(config.n_layers):
-        at = f"blocks.{layer}.attn."
-        wanted |= {at + name: ((heads, stream, head), True) for name in ("W_Q", "W_K", "W_V")}
-        wanted[at + "W_O"] = ((heads, head, stream), True)
-        wanted |= {at + name: ((heads, head), False) for name in ("b_Q", "b_K", "b_V")}
-        wanted[at + "b_O"] = ((stream,), False)
-    wanted["unembed.W_U"] = ((stream, config.d_vocab_out), True)
-    wanted["unembed.b_U"] = ((config.d_vocab_out,), False)
-    return wanted
+def _rows(name: str, rows: Rows, *, turned: bool = False) -> Iterator[tuple[str, Array]]:
+    if rows.is_small:
+        yield name, rows.whole().T if turned else rows.whole()
+        return
+    for at, piece in rows.chunks():
+        yield f"{name}[{at.start}:{at.stop}]", piece
 
 
-def weights_from_tensors(tensors: Mapping[str, Array], config: Config) -> Weights:
-    """Build the weights from named tensors, after checking every name, shape and number.
-
-    Floats become float64; exact numbers (Python objects such as `Fraction`) are kept. Arrays of
-    whole numbers are refused, as they are in a file: they may be packed weights. A bias that is
-    zero everywhere is the same as no bias and is left out. Raises `ModelError` that lists all
-    missing, unexpected and misshapen tensors.
-    """
-    names = _names(tensors)
-    _check_depth(names, config.n_layers)
-    wanted = wanted_shapes(config)
-    arrays = {name: _as_array(name, tensors[name]) for name in wanted if name in tensors}
-    _reconcile(names, arrays, wanted)
-    kept = {name: _checked(name, array) for name, array in arrays.items()}
-    kept = {name: a for name, a in kept.items() if wanted[name][1] or _any_nonzero(a)}
-    blocks = tuple(
-        Block(
-            Attention(
-                **{
-                    field.name: kept[f"blocks.{layer}.attn.{field.name}"]
-                    for field in fields(Attention)
-                    if f"blocks.{layer}.attn.{field.name}" in kept
-                }
-            )
-        )
-        for layer in range(config.n_layers)
-    )
-    return Weights(
-        W_E=kept["embed.W_E"],
-        W_U=kept["unembed.W_U"],
-        blocks=blocks,
-        W_pos=kept.get("pos_embed.W_pos"),
-        b_U=kept.get("unembed.b_U"),
-    )
+def _norm(at: str, norm: Norm | HeadNorm | None) -> Iterator[tuple[str, Array]]:
+    if norm is not None and norm.weight is not None:
+        yield f"{at}.w", norm.weight
+    if norm is not None and norm.bias is not None:
+        yield f"{at}.b", norm.bias
 
 
-def _names(tensors: object) -> list[str]:
-    """Give the names of all tensors but buffers; refuse by name what is not supported yet."""
-    if not isinstance(tensors, Mapping):
-        raise ModelError("weights", wanted="a mapping of names to arrays", got=shown(tensors))
-    for name in tensors:
-        if not isinstance(name, str):
-            raise ModelError("weights", wanted="names that are text", got=shown(name))
-    names = [name for name in tensors if not _BUFFERS.fullmatch(name)]
-    for pattern, meaning in _LATER:
-        found = sorted(name for name in names if pattern.search(name))
-        if found:
-            raise ModelError(f"tensor {cut(found[0])}: {meaning} are not supported yet")
-    return names
-
-
-def _check_depth(names: list[str], depth: int) -> None:
-    """Compare the layers before a table of them is made."""
-    blocks = [found for name in names if (found := _BLOCK.match(name))]
-    given = 1 + max((int(block[1]) for block in blocks), default=-1)
-    if given < depth:
-        raise ModelError(
-            "weights", wanted=f"{depth} layers, as config n_layers says", got=f"tensors of {given}"
-        )
-
-
-def _reconcile(
-    names: list[str],
-    arrays: Mapping[str, Array],
-    wanted: Mapping[str, tuple[tuple[int, ...], bool]],
-) -> None:
-    faults = [
-        f"{name} {shape} is missing"
-        for name, (shape, needed) in wanted.items()
-        if needed and name not in arrays
-    ]
-    faults += [
-        f"{name} has shape {array.shape}, wanted {wanted[name][0]}"
-        for name, array in arrays.items()
-        if array.shape != wanted[name][0]
-    ]
-    faults += [f"{cut(name)} is not known" for name in names if name not in wanted]
-    if faults:
-        more = f" and {len(faults) - 6} more" if len(faults) > 6 else ""
-        raise ModelError("weights: " + "; ".join(faults[:6]) + more)
-
-
-def _as_array(name: str, tensor: object) -> Array:
-    try:
-        return np.asarray(tensor)
-    except Exception as error:  # rows of different lengths, or a foreign array's own error
-        got = cut(" ".join(str(error).split()), 2 * ROOM)
-        raise ModelError(f"tensor {name}", wanted="a numpy array", got=got) from None
-
-
-def _checked(name: str, array: Array) -> Array:
-    if array.dtype != object:
-        if not np.issubdtype(array.dtype, np.floating):
-            raise ModelError(
-                f"tensor {name}", wanted=f"real numbers as {FORMATS}", got=str(array.dtype)
-            )
-        with np.errstate(over="ignore"):
-            array = np.array(array, dtype=np.float64)
-        if not np.isfinite(array).all():
-            count = int(np.size(array) - np.count_nonzero(np.isfinite(array)))
-            raise ModelError(
-                f"tensor {name}", wanted="finite numbers", got=f"{count} that are NaN or infinite"
-            )
-    else:
-        for each in array.ravel().tolist():
-            # Exact numbers of other kinds (polynomials, say) only have to add, subtract, multiply.
-            exact = all(hasattr(each, f"__{name}__") for name in ("add", "sub", "mul"))
-            if not is_real(each) and (isinstance(each, float | complex | bool) or not exact):
-                raise ModelError(f"tensor {name}", wanted="finite real numbers", got=shown(each))
-        array = array.copy()
-    array.setflags(write=False)
-    return array
-
-
-def _any_nonzero(array: Array) -> bool:
-    return bool(np.any(array != 0))
+def _block(at: str, block: Block) -> Iterator[tuple[str, Array]]:
+    for part, own in (("attn", block.attn), ("mlp", block.mlp)):
+        for field in fields(own) if own is not None else ():
+            value = getattr(own, field.name)
+            if isinstance(value, np.ndarray):
+                yield f"{at}.{part}.{field.name}", value
+            elif isinstance(value, HeadNorm):
+                yield from _norm(f"{at}.{part}.{field.name}", value)
+    for name in ("ln1", "ln2", "ln1_post", "ln2_post", "ln1_after", "ln2_after"):
+        yield from _norm(f"{at}.{name}", getattr(block, name))

@@ -3,6 +3,7 @@
 It holds no arrays and imports neither numpy nor, before `to_sympy` is called, sympy.
 """
 
+from pathexpand.symbolic.component import Component, Head, Mlp, Neuron, parse_component
 from pathexpand.symbolic.equation import equation
 from pathexpand.symbolic.expansion import compose, count, count_by_order, expand, iterate
 from pathexpand.symbolic.expression import Expansion, Expression, Sum, Term, Then
@@ -13,20 +14,26 @@ from pathexpand.symbolic.maps import (
     STREAM,
     W_E,
     W_POS,
+    W_TYPE,
     W_U,
     LinearMap,
     PositionMap,
     Space,
     attention,
     constant,
+    gate,
+    io,
+    linear_map,
     ov,
+    position_map,
 )
-from pathexpand.symbolic.network import Network, Source
+from pathexpand.symbolic.network import Network
 from pathexpand.symbolic.notation import format_expansion, format_term, latex
 from pathexpand.symbolic.parsing import parse_expansion, parse_term
-from pathexpand.symbolic.path import Head, Path
+from pathexpand.symbolic.path import Path
 from pathexpand.symbolic.query import Query, everything, parse_query
 from pathexpand.symbolic.query_text import QUERY_LANGUAGE
+from pathexpand.symbolic.source import Source, source_key, source_map
 from pathexpand.symbolic.sympy_form import from_sympy, to_sympy
 
 __all__ = [
@@ -37,12 +44,16 @@ __all__ = [
     "STREAM",
     "W_E",
     "W_POS",
+    "W_TYPE",
     "W_U",
+    "Component",
     "Expansion",
     "Expression",
     "Head",
     "LinearMap",
+    "Mlp",
     "Network",
+    "Neuron",
     "Path",
     "PositionMap",
     "Query",
@@ -62,11 +73,18 @@ __all__ = [
     "format_expansion",
     "format_term",
     "from_sympy",
+    "gate",
+    "io",
     "iterate",
     "latex",
+    "linear_map",
     "ov",
+    "parse_component",
     "parse_expansion",
     "parse_query",
     "parse_term",
+    "position_map",
+    "source_key",
+    "source_map",
     "to_sympy",
 ]

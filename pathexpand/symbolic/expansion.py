@@ -63,7 +63,7 @@ def expand(
         raise LimitError(
             "expansion",
             wanted=f"at most {limit:,} terms",
-            got=f"{size:,}",
+            got=_number(size),
             remedy="set max_order, raise limit, or walk them lazily with iterate()",
         )
     orders = _attainable(expression)
@@ -133,6 +133,11 @@ def _convolve(left: list[int], right: list[int]) -> list[int]:
             for order, number in enumerate(left, shift):
                 product[order] += times * number
     return product
+
+
+def _number(size: int) -> str:
+    """Write a number; Python writes none of more than 4,300 digits."""
+    return f"{size:,}" if size < 10**1000 else f"about 10^{math.floor(math.log10(size))}"
 
 
 def _size(expression: Expression, max_order: int | None) -> int:

@@ -116,7 +116,7 @@ class Term(Expression):
         """Return the key terms are listed by: order, then linear word, then position word."""
         return (
             len(self.position_word),
-            tuple((each.name, natural_key(each.label)) for each in self.linear_word),
+            tuple(each.sort_key() for each in self.linear_word),
             tuple(natural_key(each.label) for each in self.position_word),
             self.source.name,
         )

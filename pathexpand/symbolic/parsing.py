@@ -15,12 +15,16 @@ from pathexpand.symbolic.maps import (
     STREAM,
     W_E,
     W_POS,
+    W_TYPE,
     W_U,
     LinearMap,
     PositionMap,
     Space,
     attention,
     constant,
+    gate,
+    io,
+    is_gated,
     ov,
 )
 from pathexpand.symbolic.style import NOTATIONS, check_choice
@@ -38,13 +42,17 @@ _TOKEN = re.compile(
       | (?P<wrong>.)""",
     re.VERBOSE | re.ASCII,
 )
-_PLAIN = {each.name: each for each in (W_E, W_POS, W_U, B_U)}
+_PLAIN = {each.name: each for each in (W_E, W_POS, W_TYPE, W_U, B_U)}
 _LAYER = re.compile(r"L(?:0|[1-9]\d*)", re.ASCII)
+_CONSTANT = re.compile(r"L(?:0|[1-9]\d*)M?|embed", re.ASCII)
 _MAPS_WANTED = {
-    "paper": "W_E, W_pos, W_U, b_U, b^L0, W_OV^L0H1 or the like",
-    "code": "W_E, W_pos, W_U, b_U, b[L0], OV[L0H1] or the like",
+    "paper": "W_E, W_pos, W_U, b_U, b^L0, M^L0, W_OV^L0H1, W_IO^L0N1 or the like",
+    "code": "W_E, W_pos, W_U, b_U, b[L0], M[L0], OV[L0H1], IO[L0N1] or the like",
 }
-_PATTERN_WANTED = {"paper": "A^L0H1 or the like", "code": "A[L0H1] or the like"}
+_POSITIONS_WANTED = {
+    "paper": "A^L0H1, G^L0N1 or the like",
+    "code": "A[L0H1], G[L0N1] or the like",
+}
 
 
 def parse_term(text: str, *, notation: str = "paper") -> Term:
@@ -173,9 +181,9 @@ class _Reader:
         if self.peek().text == "Id":
             self.next += 1
         else:
-            positions.append(self.pattern(self.take("map", "Id or " + self.pattern_wanted)))
+            positions.append(self.position(self.take("map", "Id or " + self.positions_wanted)))
             while self.peek().kind == "map":
-                positions.append(self.pattern(self.take("map", self.pattern_wanted)))
+                positions.append(self.position(self.take("map", self.positions_wanted)))
         self.take("tensor", "⊗")
         token = self.peek()
         if token.text == "Id" or token.text.startswith("Id_"):
@@ -185,13 +193,14 @@ class _Reader:
         return Term(tuple(reversed(positions)), self.linear_word())
 
     @property
-    def pattern_wanted(self) -> str:
-        return _PATTERN_WANTED[self.notation]
+    def positions_wanted(self) -> str:
+        return _POSITIONS_WANTED[self.notation]
 
-    def pattern(self, token: _Token) -> PositionMap:
-        if token.name != "A" or not token.label or not self.own_style(token):
-            raise self.wrong(token, self.pattern_wanted)
-        return attention(token.label)
+    def position(self, token: _Token) -> PositionMap:
+        gated = is_gated(token.label)
+        if token.name != "AG"[gated] or not token.label or not self.own_style(token):
+            raise self.wrong(token, self.positions_wanted)
+        return gate(token.label) if gated else attention(token.label)
 
     def own_style(self, token: _Token) -> bool:
         return not token.label or token.brackets == (self.notation == "code")
@@ -219,8 +228,12 @@ class _Reader:
         if not token.label and token.name in _PLAIN:
             return _PLAIN[token.name]
         if token.label and self.own_style(token):
-            if token.name == ("W_OV" if self.notation == "paper" else "OV"):
-                return ov(token.label)
-            if token.name == "b" and _LAYER.fullmatch(token.label):
+            gated = is_gated(token.label)
+            name = token.name if self.notation == "paper" else f"W_{token.name}"
+            if name == ("W_IO" if gated else "W_OV"):
+                return io(token.label) if gated else ov(token.label)
+            if token.name == "b" and _CONSTANT.fullmatch(token.label):
                 return constant(f"{token.label}bias")
+            if token.name == "M" and _LAYER.fullmatch(token.label):
+                return constant(f"{token.label}M")
         raise self.wrong(token, _MAPS_WANTED[self.notation])

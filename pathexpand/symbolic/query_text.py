@@ -1,30 +1,35 @@
-"""Queries: regular expressions over the labels of sources and heads.
+"""Queries: regular expressions over the labels of sources and components.
 
 A query says which paths are meant, step by step from the source to the logits:
 
-  embed > * > L1H6        from the embedding, through any heads or none, to L1H6
+  embed > * > L1H6        from the embedding, through anything or nothing, to L1H6
   * > L0H* > *            through at least one head of layer 0
   embed > (!L0H3)*        from the embedding and not through L0H3
+  * > L3N210              to the logits through neuron 210 of layer 3
   not embed > L0H1        all paths but this one
 
 Steps are separated by > (or -> or →). The first step may be a source; if it is not, any source
 is meant.
 
   embed, pos, L0bias, b_U       this source
-  L*bias, L0-3bias              a constant of any layer, of layers 0 to 3
+  type, embedbias               token types, the constant of a norm after the embedding
+  L3M, L3Mbias                  the output of layer 3's MLP, the constants of that MLP
+  L*bias, L0-3bias              a constant of any layer, of layers 0 to 3; so too L*M, L*Mbias
   {embed, pos}                  one of these sources
   !pos, !{pos, L*bias}          any source but these
   any                           any source; alone it means the direct paths
 
-All other steps are heads.
+All other steps are components: heads, and neurons or whole MLPs where the network has them.
 
-  L1H6                          this head
+  L1H6, L3N210                  this head, this neuron
+  L3M                           the whole MLP of layer 3, if it is a component: then it is no source
   L1H*, L*H6, L0-3H*, L1H0-5    one head of a layer, of a number, of layers 0 to 3, of heads 0 to 5
-  {L0H1, L1H*}                  one of these heads
-  !L0H1, !{L0H1, L1H*}          one head, but none of these
-  .                             one head, any (like L*H*)
-  *                             any number of any heads, also none
-  +                             at least one of any heads
+  L3N*, L0-3N0-99, L*M          one neuron, one MLP in the same way
+  {L0H1, L3N*}                  one of these components
+  !L0H1, !{L0H1, L3N*}          one component, but none of these
+  .                             one component, any
+  *                             any number of any components, also none
+  +                             at least one of any components
   (L0H1 > L1H2 | L0H3)          one piece or the other
   (L0H1 > L1H2)?                ? right after a step makes it optional
   {L0H1, L1H*}+                 + right after a step takes it at least once
@@ -44,8 +49,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from pathexpand.errors import NotationError
+from pathexpand.symbolic.component import Component, Head, Mlp, Neuron, parse_component
 from pathexpand.symbolic.network import Network
-from pathexpand.symbolic.path import Head
+from pathexpand.symbolic.source import source_key
 
 QUERY_LANGUAGE = __doc__ or ""
 
@@ -55,7 +61,7 @@ _NUMBER = r"(?:0|[1-9]\d{0,8})"
 _SPAN = rf"(?:\*|{_NUMBER}(?:-{_NUMBER})?)"
 _TOKEN = re.compile(
     rf"""(?P<arrow>→|->|>)
-      | (?P<label>L(?P<layer>{_SPAN})(?:H(?P<head>{_SPAN})|bias)(?!\w))
+      | (?P<label>L(?P<layer>{_SPAN})(?:(?P<kind>[HN])(?P<index>{_SPAN})|(?P<rest>M|M?bias))(?!\w))
       | (?P<word>L\*\w*|\w+)
       | (?P<repetition>[?*+])
       | (?P<sign>[(){{}}|,!.])
@@ -63,6 +69,9 @@ _TOKEN = re.compile(
       | (?P<wrong>.)""",
     re.VERBOSE | re.ASCII | re.DOTALL,
 )
+_KINDS: dict[str, type[Component]] = {"H": Head, "N": Neuron, "": Mlp}
+_WORDS: dict[type[Component], str] = {Head: "a head", Neuron: "a neuron", Mlp: "an MLP"}
+_PLURALS: dict[type[Component], str] = {Head: "heads", Neuron: "neurons", Mlp: "MLPs"}
 _STEP_WANTED = "a step such as L0H1, *, { or ("
 
 
@@ -75,10 +84,10 @@ class SourceStep:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadStep:
-    """One of these heads."""
+class ComponentStep:
+    """One of these components."""
 
-    heads: frozenset[Head]
+    components: frozenset[Component]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,7 @@ class Repeat:
     again: bool
 
 
-Pattern = SourceStep | HeadStep | Series | Choice | Repeat
+Pattern = SourceStep | ComponentStep | Series | Choice | Repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +132,8 @@ def read_query(text: str, network: Network) -> QueryText:
     """Read a query about a network; raises `NotationError` with the column of what is wrong.
 
     >>> network = Network.attention_only(2, 2)
-    >>> read_query("embed > L0H1", network).pattern.parts[1] == HeadStep(frozenset({Head(0, 1)}))
-    True
+    >>> print(*read_query("embed > L0H1", network).pattern.parts[1].components)
+    L0H1
     >>> read_query("embed > L0H1 L1H0", network)
     Traceback (most recent call last):
         ...
@@ -160,14 +169,17 @@ class _Token:
     text: str
     start: int
     layers: str = ""
-    heads: str = ""
+    letter: str = ""  # H, N or M in the label of a component
+    numbers: str = ""
+    ending: str = ""  # what follows the layer in a label without a number: M, bias or Mbias
 
 
 def _tokens(text: str) -> Iterator[_Token]:
     for match in _TOKEN.finditer(text):
         kind = str(match.lastgroup)
         if kind != "space":
-            found = (match["layer"] or "", match["head"] or "")
+            groups = ("layer", "kind", "index", "rest")
+            found = (match[group] or "" for group in groups)
             yield _Token(kind, match[0], match.start(), *found)
     yield _Token("end", "the end", len(text))
 
@@ -178,10 +190,14 @@ class _Reader:
     def __init__(self, text: str, network: Network) -> None:
         self.text = text
         self.network = network
-        self.heads = frozenset(head for layer in network.layers for head in layer)
+        self.components = frozenset(network.components)
         self.sources = tuple(source.label for source in network.sources)
         self.tokens = list(_tokens(text))
-        self.known: dict[str, HeadStep] = {}
+        self.known: dict[str, ComponentStep] = {}
+        self.kinds = _by_kind(network)
+        met = [layer for by_layer in self.kinds.values() for layer in by_layer]
+        met += [key[0] for label in self.sources if (key := source_key(label))]
+        self.layers = 1 + max(met, default=-1)
         self.next = 0
         self.depth = 0
 
@@ -223,7 +239,7 @@ class _Reader:
         token = self.peek()
         if token.text in ("*", "+"):
             self.next += 1
-            return Repeat(HeadStep(self.heads), optional=token.text == "*", again=True)
+            return Repeat(ComponentStep(self.components), optional=token.text == "*", again=True)
         part = self.group() if self.skip("(") else self.single()
         last, mark = self.tokens[self.next - 1], self.peek()
         # A repetition touches its step: in "(L0H1) * > L1H0" a > is more likely to be missing.
@@ -251,20 +267,20 @@ class _Reader:
     def single(self) -> Pattern:
         start = self.peek().start
         if self.skip("."):
-            return HeadStep(self.heads)
+            return ComponentStep(self.components)
         if self.skip("any"):
             return SourceStep(frozenset(self.sources), start)
         if not self.skip("!"):
             return self.braces() if self.skip("{") else self.label(_STEP_WANTED)
         wanted = "a label or a set after !"
         step = self.braces() if self.skip("{") else self.label(wanted)
-        if isinstance(step, HeadStep):
-            return HeadStep(self.heads - step.heads)
+        if isinstance(step, ComponentStep):
+            return ComponentStep(self.components - step.components)
         return SourceStep(frozenset(self.sources) - step.sources, start)
 
-    def braces(self) -> SourceStep | HeadStep:
+    def braces(self) -> SourceStep | ComponentStep:
         start = self.tokens[self.next - 1].start
-        heads: frozenset[Head] = frozenset()
+        components: frozenset[Component] = frozenset()
         sources: frozenset[str] = frozenset()
         first = None
         while first is None or self.skip(","):
@@ -272,26 +288,28 @@ class _Reader:
             step = self.label("a label in a set")
             first = first or step
             if type(step) is not type(first):
-                kind = "a head" if isinstance(first, HeadStep) else "a source"
+                kind = f"a {self.word}" if isinstance(first, ComponentStep) else "a source"
                 raise self.wrong(token, f"{kind} like the others in the set")
-            if isinstance(step, HeadStep):
-                heads |= step.heads
+            if isinstance(step, ComponentStep):
+                components |= step.components
             else:
                 sources |= step.sources
         if not self.skip("}"):
             raise self.wrong(self.peek(), ", or } in a set")
-        return HeadStep(heads) if isinstance(first, HeadStep) else SourceStep(sources, start)
+        if isinstance(first, ComponentStep):
+            return ComponentStep(components)
+        return SourceStep(sources, start)
 
-    def label(self, wanted: str) -> SourceStep | HeadStep:
+    def label(self, wanted: str) -> SourceStep | ComponentStep:
         """Read one label; `wanted` is said of anything else that stands there."""
         token = self.peek()
-        if token.heads and token.text not in self.known:
-            self.known[token.text] = self.head_label(token)
-        found: SourceStep | HeadStep
-        if token.heads:
+        found: SourceStep | ComponentStep
+        if token.kind == "label" and self.is_component(token):
+            if token.text not in self.known:
+                self.known[token.text] = self.component_label(token)
             found = self.known[token.text]
         elif token.kind == "label":
-            found = self.bias_label(token)
+            found = self.layer_source(token)
         elif token.text in self.sources:
             found = SourceStep(frozenset({token.text}), token.start)
         elif token.kind == "word":
@@ -301,35 +319,81 @@ class _Reader:
         self.next += 1
         return found
 
+    @property
+    def word(self) -> str:
+        """What the network's components are called."""
+        return "head" if self.kinds.keys() <= {Head} else "component"
+
     def unknown(self, token: _Token) -> NotationError:
         if token.text == "any":
             return self.wrong(token, "a label", "any is a step of its own")
         if token.text == "not":
             return self.wrong(token, "a step", "not stands at the very start, ! before a step")
-        heads = [head.label for layer in self.network.layers for head in layer]
-        return self.wrong(token, f"a source ({_listed(self.sources)}) or a head ({_listed(heads)})")
+        return self.wrong(token, self.labels_wanted())
 
-    def head_label(self, token: _Token) -> HeadStep:
-        layers, heads = self.span(token, token.layers), self.span(token, token.heads)
-        if not self.heads and (layers.ends or heads.ends):
-            raise self.wrong(token, "a source, since the network has no heads")
-        if any(number >= self.network.depth for number in layers.ends):
-            raise self.wrong(token, f"layer {_numbers(range(self.network.depth))}")
-        inside = {head for head in self.heads if head.layer in layers}
-        known = {head.index for head in inside}
-        if layers.ends and not known:
-            raise self.wrong(token, "a layer that has heads")
-        if not known.issuperset(heads.ends):
-            where = "any layer" if token.layers == "*" else f"layer {token.layers}"
-            raise self.wrong(token, f"head {_numbers(known)} of {where}")
-        return HeadStep(frozenset(head for head in inside if head.index in heads))
+    def labels_wanted(self) -> str:
+        wanted = [f"a source ({_listed(self.sources)})"]
+        for kind, by_layer in self.kinds.items():
+            labels = [each.label for layer in by_layer.values() for each in layer]
+            wanted.append(f"{_WORDS[kind]} ({_listed(labels)})")
+        *others, last = wanted if self.kinds else [*wanted, "a head (none)"]
+        return f"{', '.join(others)} or {last}"
 
-    def bias_label(self, token: _Token) -> SourceStep:
+    # --- labels of components ---
+
+    def is_component(self, token: _Token) -> bool:
+        """Say whether a label names components; an MLP is one, or a source, as the network says."""
+        if token.ending != "M":
+            return not token.ending
         span = self.span(token, token.layers)
-        known = {int(each[1:-4]): each for each in self.sources if each.endswith("bias")}
+        inside = [layer for layer in self.kinds.get(Mlp, ()) if layer in span]
+        sources = [layer for layer in self.layers_with("M") if layer in span]
+        if inside and sources:
+            remedy = f"L{sources[0]}M is a source, L{inside[0]}M a component"
+            raise self.wrong(token, "sources or components, not both", remedy)
+        return Mlp in self.kinds and not sources
+
+    def component_label(self, token: _Token) -> ComponentStep:
+        if "*" not in token.text and "-" not in token.text:
+            single = parse_component(token.text)
+            if single in self.components:  # found at once, also among thousands of neurons
+                return ComponentStep(frozenset({single}))
+        kind = _KINDS[token.letter]
+        by_layer = self.kinds.get(kind, {})
+        layers, numbers = self.span(token, token.layers), self.span(token, token.numbers or "*")
+        if not by_layer and (kind is not Head or layers.ends or numbers.ends):
+            lacking = f"since the network has no {_PLURALS[kind]}"
+            wanted = self.labels_wanted() if self.kinds else "a source"
+            raise self.wrong(token, f"{wanted}, {lacking}")
+        if any(layer >= self.layers for layer in layers.ends):
+            raise self.wrong(token, f"layer {_numbers(range(self.layers))}")
+        inside = [each for layer in by_layer if layer in layers for each in by_layer[layer]]
+        if layers.ends and not inside:
+            raise self.wrong(token, f"a layer that has {_PLURALS[kind]}")
+        if numbers.ends:
+            known = {each.index for each in inside}
+            if not known.issuperset(numbers.ends):
+                where = "any layer" if token.layers == "*" else f"layer {token.layers}"
+                name = _WORDS[kind].split()[-1]
+                raise self.wrong(token, f"{name} {_numbers(known)} of {where}")
+            inside = [each for each in inside if each.index in numbers]
+        return ComponentStep(frozenset(inside))
+
+    # --- labels of sources ---
+
+    def layers_with(self, ending: str) -> dict[int, str]:
+        """Return the sources of layers whose labels end so, by layer."""
+        keys = {label: source_key(label) for label in self.sources}
+        return {
+            key[0]: label for label, key in keys.items() if key and label == f"L{key[0]}{ending}"
+        }
+
+    def layer_source(self, token: _Token) -> SourceStep:
+        span, known = self.span(token, token.layers), self.layers_with(token.ending)
         if not known or not known.keys() >= set(span.ends):
-            raise self.wrong(token, f"a source ({_listed(self.sources)})")
-        found = frozenset(each for number, each in known.items() if number in span)
+            sources = f"a source ({_listed(self.sources)})"
+            raise self.wrong(token, self.labels_wanted() if token.ending == "M" else sources)
+        found = frozenset(label for layer, label in known.items() if layer in span)
         return SourceStep(found, token.start)
 
     def span(self, token: _Token, text: str) -> _Span:
@@ -350,11 +414,12 @@ class _Reader:
         if isinstance(pattern, Series):
             first, *rest = pattern.parts
             for later in filter(None, map(_first_source, rest)):
-                remedy = "a source stands only at the start; . is any head"
-                raise self.misplaced(later, "a head", remedy)
+                remedy = f"a source stands only at the start; . is any {self.word}"
+                raise self.misplaced(later, f"a {self.word}", remedy)
             return Series((self.from_source(first), *rest))
         if isinstance(pattern, Repeat):
-            raise self.misplaced(named, "a source once", "only heads are optional or repeated")
+            remedy = f"only {self.word}s are optional or repeated"
+            raise self.misplaced(named, "a source once", remedy)
         return pattern
 
     def misplaced(self, source: SourceStep, wanted: str, remedy: str) -> NotationError:
@@ -372,10 +437,19 @@ class _Span:
         return not self.ends or self.ends[0] <= number <= self.ends[-1]
 
 
+def _by_kind(network: Network) -> dict[type[Component], dict[int, list[Component]]]:
+    """Return the components by kind and layer, heads first."""
+    found: dict[type[Component], dict[int, list[Component]]] = {Head: {}, Neuron: {}, Mlp: {}}
+    for stage in network.stages:
+        for component in stage:
+            found[type(component)].setdefault(component.layer, []).append(component)
+    return {kind: by_layer for kind, by_layer in found.items() if by_layer}
+
+
 def _first_source(pattern: Pattern) -> SourceStep | None:
     if isinstance(pattern, SourceStep):
         return pattern
-    if isinstance(pattern, HeadStep):
+    if isinstance(pattern, ComponentStep):
         return None
     parts = (pattern.part,) if isinstance(pattern, Repeat) else pattern.parts
     return next(filter(None, map(_first_source, parts)), None)

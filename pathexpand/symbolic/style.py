@@ -61,13 +61,25 @@ class Style:
                 text = text.replace(sign, spelled)
         return text
 
+    def symbol(self, name: str, label: str) -> str:
+        """Write a name with its label, if it has one.
+
+        >>> Style().symbol("A", "h"), Style("code").symbol("A", "h")
+        ('A^h', 'A[h]')
+        """
+        if not label:
+            return name
+        if self.latex:
+            return f"{name}^{{{latex_label(label)}}}"
+        return f"{name}^{label}" if self.notation == "paper" else f"{name}[{label}]"
+
     def position_map(self, each: PositionMap) -> str:
         """Write one position map.
 
-        >>> Style().position_map(PositionMap("L0H1"))
-        'A^L0H1'
+        >>> Style().position_map(PositionMap("L0H1")), Style().position_map(PositionMap("L0N3"))
+        ('A^L0H1', 'G^L0N3')
         """
-        return self._labelled("A", each.label)
+        return self.symbol(each.name, each.label)
 
     def linear_map(self, each: LinearMap) -> str:
         """Write one linear map.
@@ -76,16 +88,9 @@ class Style:
         'W_OV^L0H1'
         """
         if self.latex:
-            return self._labelled(_latex_name(each.name), each.label)
+            return self.symbol(_latex_name(each.name), each.label)
         short = self.notation == "code" and each.label
-        return self._labelled(each.name.removeprefix("W_") if short else each.name, each.label)
-
-    def _labelled(self, name: str, label: str) -> str:
-        if not label:
-            return name
-        if self.latex:
-            return f"{name}^{{{latex_label(label)}}}"
-        return f"{name}^{label}" if self.notation == "paper" else f"{name}[{label}]"
+        return self.symbol(each.name.removeprefix("W_") if short else each.name, each.label)
 
     def tensor(self, positions: Sequence[str], linears: Sequence[str], space: str = "") -> str:
         """Write position word ⊗ linear word from symbols in application order.
@@ -117,13 +122,17 @@ class Style:
 
 
 def latex_label(label: str) -> str:
-    r"""Write a label in LaTeX; a bound variable's number becomes its index.
+    r"""Write a label in LaTeX; a bound variable's number becomes its index, words stay words.
 
-    >>> latex_label("L0H1"), latex_label("h2")
-    ('L0H1', 'h_{2}')
+    >>> latex_label("L0H1"), latex_label("h2"), latex_label("embed")
+    ('L0H1', 'h_{2}', '\\mathrm{embed}')
     """
-    variable = re.fullmatch(r"h(\w+)", label)
-    return f"h_{{{variable[1]}}}" if variable else label.replace("_", r"\_")
+    variable = re.fullmatch(r"([hnmc])(\d+|k)", label)
+    if variable:
+        return f"{variable[1]}_{{{variable[2]}}}"
+    if len(label) > 2 and label.islower() and label.isalpha():
+        return rf"\mathrm{{{label}}}"
+    return label.replace("_", r"\_")
 
 
 def _latex_name(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 
+_READABLE = 10**18  # files hold every digit of larger ones too
 _DECIMALS = 4  # of a scale whose largest number is between 1 and 100; other scales follow from it
 
 
@@ -86,4 +87,13 @@ def counted(number: int, noun: str) -> str:
     >>> counted(1, "path"), counted(23298085122481, "path")
     ('1 path', '23,298,085,122,481 paths')
     """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{whole(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def whole(number: int) -> str:
+    """Write a whole number, exactly if somebody can read it.
+
+    >>> whole(9150462864199557), whole(34316026904110632799)
+    ('9,150,462,864,199,557', '3.432e+19')
+    """
+    return f"{number:,}" if number < _READABLE else f"{Decimal(number):.3e}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pathexpand.table.figures import Scale, counted, percent, small, upper
+from pathexpand.table.figures import Scale, counted, percent, small, upper, whole
 from pathexpand.table.sheet import Closing, Column, Line, Sheet
 from pathexpand.table.shorten import shorten_path, shorten_token, shorten_tokens
 from pathexpand.table.spelling import visible
@@ -116,8 +116,8 @@ class Searched(Protocol):
         """The largest size of an unlisted path within the order."""
 
     @property
-    def longer_bound(self) -> float:
-        """The largest size of a path above the order."""
+    def longer_bound(self) -> float | None:
+        """The largest size of a path above the order, if that is known."""
 
     @property
     def max_order(self) -> int | None:
@@ -140,16 +140,18 @@ def claim(table: Searched, unlisted: int, *, size: str = "|value|") -> str:
         paths = counted(unlisted, "unlisted path")
         return f"Stopped early: no bound is known for {paths}. Rows marked ? may be outranked."
     bound = f"{size} of at most {upper(table.bound)}"
-    longer = table.max_order is not None and table.longer_bound > 0
-    each = (
-        f"each of the {unlisted:,} unlisted paths has" if unlisted > 1 else "the unlisted path has"
-    )
+    beyond = table.longer_bound
+    longer = table.max_order is not None and beyond != 0
+    each = "the unlisted path has"
+    if unlisted > 1:
+        each = f"each of the {whole(unlisted)} unlisted paths has"
     if longer:
-        heads = counted(table.max_order or 0, "head")
-        each = f"each unlisted path of at most {heads} has"
-    said = f"{each} {bound}" + (
-        f", each longer one of at most {upper(table.longer_bound)}." if longer else "."
-    )
+        each = f"each unlisted path of order {table.max_order or 0} or less has"
+    said = f"{each} {bound}" + ("" if longer else ".")
+    if longer and beyond is None:
+        said += "; longer ones were not looked at."
+    elif longer and beyond is not None:
+        said += f", each longer one of at most {upper(beyond)}."
     if table.certified and any(not getattr(row, "certain", True) for row in table):
         return f"Certified up to rounding: {said} Rows marked ? may be outranked."
     if table.certified:
@@ -194,7 +196,7 @@ def _searched(table: PathTable) -> tuple[str, ...]:
     """Say how little was visited, where that is worth saying."""
     if table.visited is None or table.visited >= table.path_count:
         return ()
-    return (f"{table.visited:,} of {counted(table.path_count, 'path')} were valued.",)
+    return (f"{whole(table.visited)} of {counted(table.path_count, 'path')} were valued.",)
 
 
 def _value_columns(table: PathTable, *, ascii: bool) -> tuple[Column, ...]:

@@ -98,10 +98,10 @@ class PathTable(Table):
     `remainder` is the sum of the `remainder_count` unlisted paths of the query, `outside` of the
     `outside_count` paths that it does not match, both found without the dense value. `certified`
     says that no unlisted path of the query is larger in |value| than a listed one, up to
-    `max_order` heads if that is set. Every unlisted path has |value| of at most `bound`, or
-    `longer_bound` if it is longer. `remainder_energy` bounds the sum of their squared values, and
-    `visited` counts the paths that were valued. Raises `PathExpandError` for numbers that are not
-    finite or counts that do not add up.
+    `max_order` components if that is set. Every unlisted path has |value| of at most `bound`, or
+    `longer_bound` if it is longer (None: longer ones were not looked at). `remainder_energy`
+    bounds the sum of their squared values, and `visited` counts the paths that were valued. Raises
+    `PathExpandError` for numbers that are not finite or counts that do not add up.
 
     >>> from pathexpand.api import load
     >>> table = load("two-layer").run("to be or not to").paths(top=2)
@@ -124,7 +124,7 @@ class PathTable(Table):
     certified: bool
     bound: float | None
     max_order: int | None = None
-    longer_bound: float = 0.0
+    longer_bound: float | None = 0.0
     visited: int | None = None
     remainder_energy: float | None = None
     query: str = "*"
@@ -255,7 +255,7 @@ class PathTable(Table):
             certified=table.flag("certified"),
             bound=table.number_or_none("bound"),
             max_order=table.whole_or_none("max_order"),
-            longer_bound=table.number("longer_bound"),
+            longer_bound=table.number_or_none("longer_bound"),
             visited=table.whole_or_none("visited"),
             remainder_energy=table.number_or_none("remainder_energy"),
             query=table.text("query"),

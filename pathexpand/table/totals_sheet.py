@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pathexpand.table.figures import Scale, percent
+from pathexpand.table.figures import Scale, percent, whole
 from pathexpand.table.path_sheet import asked
 from pathexpand.table.sheet import Closing, Column, Line, Sheet
 from pathexpand.table.spelling import visible
@@ -23,7 +23,7 @@ def totals_sheet(table: TotalsTable, *, ascii: bool) -> Sheet:
     """
     rows = table.rows
     scale = Scale.of([table.total, table.dense, *(row.value for row in rows)])
-    counts = tuple("" if row.paths is None else f"{row.paths:,}" for row in rows)
+    counts = tuple("" if row.paths is None else whole(row.paths) for row in rows)
     names = tuple(visible(row.part, ascii=ascii) for row in rows)
     columns = (
         Column(table.by, names, literal=True, right=table.by == "order"),

@@ -6,66 +6,92 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pathexpand.api import Run, SearchedPaths
 from pathexpand.certificate import certify, check_certificate
 from pathexpand.engine import energy, ranking, search
+from pathexpand.engine.prompt_tree import PromptTree
+from pathexpand.frozen import FrozenSum
+from pathexpand.laws.design import Design, random_transformer
 from pathexpand.laws.problems import random_model
 
 Break = Callable[[pytest.MonkeyPatch], None]
+SIZES: dict[str, Any] = {"n_heads": 2, "n_key_value_heads": 1, "d_mlp": 3}
+DESIGNS = {
+    "heads": Design(n_layers=3, n_heads=3, n_key_value_heads=3, d_mlp=0),
+    "neurons": Design(**SIZES, mlp="neurons"),
+    "whole": Design(**SIZES, mlp="frozen"),
+    "post-norm": Design(**SIZES, mlp="neurons", norms=("ln1_after", "ln2_after")),
+}
 
 
 def scaled_bounds(patch: pytest.MonkeyPatch) -> None:
-    right = energy.Energies.bound
-    patch.setattr(energy.Energies, "bound", lambda *given: 0.3 * right(*given))
+    right = PromptTree.bounds
+
+    def wrong(*given: Any) -> Any:
+        ask = right(*given)
+        return lambda *asked: 0.3 * ask(*asked)
+
+    patch.setattr(PromptTree, "bounds", wrong)
 
 
 def pattern_squared(patch: pytest.MonkeyPatch) -> None:
-    """A² in place of ρ|A|, as if intermediate positions were part of a path's name."""
-    patch.setattr(energy, "_weights", lambda patterns, named: abs(patterns) ** 2)
+    """A² in place of ρ|A|/t, as if intermediate positions were part of a path's name."""
+    right = energy._weights
+    patch.setattr(energy, "_weights", lambda *given, named: right(*given, named=True))
 
 
-def no_first_source(patch: pytest.MonkeyPatch) -> None:
-    right = energy._from_sources
+def forgotten_sources(forget: Callable[[str], bool]) -> Break:
+    def break_it(patch: pytest.MonkeyPatch) -> None:
+        right = energy.source_seed
 
-    def wrong(frozen: Any, index: int, stops: frozenset[str]) -> Any:
-        return right(frozen, index, stops - {"embed"})
+        def wrong(frozen: FrozenSum, query: Any) -> Any:
+            kept = tuple(each for each in frozen.sources if not forget(each.label))
+            return right(replace(frozen, sources=kept), query)
 
-    patch.setattr(energy, "_from_sources", wrong)
+        patch.setattr(energy, "source_seed", wrong)
 
-
-def no_bias_source(patch: pytest.MonkeyPatch) -> None:
-    right = energy._from_sources
-
-    def wrong(frozen: Any, index: int, stops: frozenset[str]) -> Any:
-        return right(frozen, index, stops - {"L0bias", "L1bias", "L2bias"})
-
-    patch.setattr(energy, "_from_sources", wrong)
+    return break_it
 
 
-def no_earlier_heads(patch: pytest.MonkeyPatch) -> None:
+def no_earlier_components(patch: pytest.MonkeyPatch) -> None:
     """Only sources, so that a suffix's longer continuations are forgotten."""
-    patch.setattr(energy, "_bring", lambda *given, **more: None)
+    patch.setattr(energy, "_through", lambda *given, **more: None)
 
 
-def one_layer_off(patch: pytest.MonkeyPatch) -> None:
-    right = energy.Energies.bound
+def no_carries(patch: pytest.MonkeyPatch) -> None:
+    """The norms that the stream passes are left out of the energies."""
+    patch.setattr(energy, "_carried", lambda carry, energy: energy)
 
-    def wrong(self: Any, layer: int, *given: Any) -> Any:
-        return right(self, max(layer - 1, 0), *given)
 
-    patch.setattr(energy.Energies, "bound", wrong)
+def gates_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(energy, "_through_neurons", lambda *given: None)
+    patch.setattr(energy, "_through_mlp", lambda *given: None)
+
+
+def one_stage_off(patch: pytest.MonkeyPatch) -> None:
+    """Each stage is bounded by the kernels of the one before it of the same kind."""
+    right = ranking.energies
+
+    def wrong(frozen: FrozenSum, *given: Any, **more: Any) -> Any:
+        kernels = list(right(frozen, *given, **more).kernels)
+        kinds = [tuple(map(type, stage.groups)) for stage in frozen.stages]
+        off = [max(n - kinds[0:1].count(kinds[n]), 0) for n in range(len(kinds))]
+        off = [m if kinds[m] == kinds[n] else n for n, m in enumerate(off)]
+        return energy.Energies(tuple(kernels[n] for n in off))
+
+    patch.setattr(ranking, "energies", wrong)
 
 
 def pruned(patch: pytest.MonkeyPatch) -> None:
     """Every third suffix is forgotten, and with it its bound."""
     right = search._Hunt._push
 
-    def wrong(self: Any, bound: float, node: Any, head: Any) -> None:
-        self._number += 1
-        if head is None or self._number % 3:
-            right(self, bound, node, head)
+    def wrong(self: Any, stage: int, way: Any, nodes: Any, bounds: Any, keep: Any) -> None:
+        third = np.arange(keep.size).reshape(keep.shape) % 3 == 0
+        right(self, stage, way, nodes, bounds, keep & ~third)
 
     patch.setattr(search._Hunt, "_push", wrong)
 
@@ -92,17 +118,21 @@ def early_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ranking, "search", wrong)
 
 
-BREAKS: tuple[Break, ...] = (
-    scaled_bounds,
-    pattern_squared,
-    no_first_source,
-    no_bias_source,
-    no_earlier_heads,
-    one_layer_off,
-    pruned,
-    nothing_dropped,
-    early_end,
-)
+# What is broken, and in which models that can be noticed.
+BREAKS: dict[str, tuple[Break, tuple[str, ...]]] = {
+    "scaled bounds": (scaled_bounds, tuple(DESIGNS)),
+    "pattern squared": (pattern_squared, ("heads",)),
+    "no embedding": (forgotten_sources(lambda label: label == "embed"), tuple(DESIGNS)),
+    "no biases": (forgotten_sources(lambda label: label.endswith("bias")), tuple(DESIGNS)),
+    "no earlier components": (no_earlier_components, tuple(DESIGNS)),
+    "no norms of the stream": (no_carries, ("post-norm",)),
+    "gates forgotten": (gates_forgotten, ("neurons", "whole")),
+    "one stage off": (one_stage_off, ("heads",)),
+    "pruned": (pruned, tuple(DESIGNS)),
+    "nothing dropped": (nothing_dropped, tuple(DESIGNS)),
+    "early end": (early_end, tuple(DESIGNS)),
+}
+CASES = [(name, model) for name, (_, models) in BREAKS.items() for model in models]
 
 
 def is_false(run: Run, searched: SearchedPaths) -> bool:
@@ -122,13 +152,13 @@ def is_false(run: Run, searched: SearchedPaths) -> bool:
     return largest > claimed * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("break_it", BREAKS, ids=lambda each: each.__name__)
-def test_a_broken_search_is_refused(break_it: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "model"), CASES, ids=str)
+def test_a_broken_search_is_refused(name: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     false = refused = 0
     with monkeypatch.context() as patch:
-        break_it(patch)
-        for seed in range(25):
-            run = random_model(seed=seed, n_layers=3, n_heads=3).run([1, 2, 3, 4])
+        BREAKS[name][0](patch)
+        for seed in range(15):
+            run = random_transformer(DESIGNS[model], seed=seed).run([1, 2, 3, 4])
             searched = run.searched_paths(2, top=3)
             findings = check_certificate(certify(run, searched), run.model)
             passed = all(finding.holds for finding in findings)

@@ -15,6 +15,8 @@ from pathexpand.errors import FileError
 from pathexpand.table import PathTable
 from pathexpand.target import DirectionTarget
 
+FAMILIES = Path(__file__).parents[1] / "reference" / "families"
+
 
 def command(*arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
@@ -53,8 +55,8 @@ def test_what_table_writes_check_passes(file: Path, capsys: pytest.CaptureFixtur
     [
         ("--query", "embed > * > L1H2"),
         ("--max-order", "1"),
-        ("--nodes", "1"),
-        ("--nodes", "0"),
+        ("--nodes", "1", "--tokens", "1,2,3,4"),
+        ("--nodes", "0", "--tokens", "1,2,3,4"),
         ("--top", "0"),
         ("--raw", "--target", "id:5-id:7", "--position", "2", "--tokens", "1,2,3,4"),
     ],
@@ -64,6 +66,43 @@ def test_every_kind_of_table_passes(options: tuple[str, ...], tmp_path: Path) ->
     file = tmp_path / "paths.json"
     assert command("table", "--certificate", str(file), *options) == 0
     assert command("check", str(file)) == 0
+
+
+@pytest.mark.parametrize("mlp", ["source", "frozen", "neurons"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "gpt_neox", "gemma2"])
+def test_a_table_of_any_family_passes(
+    family: str, mlp: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The certificate says how MLPs were taken, and where the model is."""
+    file = tmp_path / "paths.json"
+    prompt = ("--model", str(FAMILIES / family), "--tokens", "1,2,3,4", "--mlp", mlp)
+    assert command("table", "--certificate", str(file), "--top", "20", *prompt) == 0
+    assert json.loads(file.read_text())["model"]["mlp"] == mlp
+    assert command("check", str(file)) == 0
+    assert "All 11 checks hold." in capsys.readouterr().out
+
+
+def test_an_edited_mode_ends_in_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "paths.json"
+    prompt = ("--model", str(FAMILIES / "gpt2"), "--tokens", "1,2,3,4", "--mlp", "neurons")
+    assert command("table", "--certificate", str(file), *prompt) == 0
+    document = json.loads(file.read_text())
+    document["model"]["mlp"] = "frozen"
+    file.write_text(Certificate.from_json(json.dumps(document)).sealed().to_json())
+    assert command("check", str(file)) == 1
+    assert "content FAILS" not in capsys.readouterr().out
+    document["model"]["mlp"] = "melted"
+    file.write_text(json.dumps(document))
+    assert "wanted source, frozen or neurons" in refused(capsys, "check", str(file))
+
+
+def test_without_a_bound_there_is_no_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "paths.json"
+    assert command("table", "--certificate", str(file), "--seconds", "0") == 2
+    assert "wanted a table with a bound" in capsys.readouterr().err
+    assert not file.exists()
 
 
 def test_an_edited_certificate_ends_in_1(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +115,7 @@ def test_an_edited_certificate_ends_in_1(file: Path, capsys: pytest.CaptureFixtu
     file.write_text(Certificate.from_json(json.dumps(document)).sealed().to_json())
     assert command("check", str(file)) == 1
     out = capsys.readouterr().out
-    assert "content FAILS" not in out and "bound FAILS: paths that end in" in out
+    assert "content FAILS" not in out and "bound FAILS: unlisted embed > " in out
 
 
 def test_another_model_ends_in_1(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,10 +142,13 @@ def test_a_model_that_is_gone_can_be_named(file: Path, capsys: pytest.CaptureFix
         b"null",
         b"\xff\xfe",
         b'{"certificate": "pathexpand paths"}',
-        b'{"certificate": "pathexpand paths", "version": 2}',
+        b'{"certificate": "pathexpand paths", "version": 3}',
         b'{"certificate": "pathexpand paths", "version": 1}',
-        b'{"certificate": "pathexpand paths", "version": 1, "model": []}',
+        b'{"certificate": "pathexpand paths", "version": 2}',
+        b'{"certificate": "pathexpand paths", "version": 2, "model": []}',
         b"[" * 100_000,
+        b'{"certificate": "pathexpand paths", "version": 2, "model": {"from": "", "mlp": "source",'
+        b' "weights": "", "architecture": {"x": ' + b"[" * 900 + b"]" * 900 + b"}}}",
         b'{"table": "paths", "model": "two-layer"}',
         b"NaN",
     ],

@@ -15,11 +15,13 @@ from pathexpand.certificate import Certificate, certify, check_certificate
 from pathexpand.certificate.suffix import read_words
 from pathexpand.engine.search import Budget
 from pathexpand.errors import PathExpandError
+from pathexpand.frozen import MlpMode
+from pathexpand.laws.design import Design, random_transformer
 from pathexpand.laws.problems import random_model
 from pathexpand.symbolic import Path
 from pathexpand.table import SourceToken
 from pathexpand.target import DifferenceTarget, DirectionTarget, LogitTarget
-from tests.certificate.conftest import reranked, with_table
+from tests.certificate.conftest import a_run, reranked, with_table
 
 Edit = Callable[[Certificate], Certificate]
 
@@ -68,19 +70,6 @@ def swapped(certificate: Certificate) -> Certificate:
     return replace(certificate, table=reranked(certificate.table, rows)).sealed()
 
 
-def another_path(certificate: Certificate) -> Certificate:
-    """Put an unlisted path in a row's place, with the row's value."""
-    listed = {row.path for row in certificate.table}
-    order = certificate.table.rows[-1].order
-    model = random_model(seed=11, n_layers=3, n_heads=3)
-    path = next(
-        path
-        for path in model.query(certificate.table.query).paths()
-        if path.order == order and str(path) not in listed
-    )
-    return changed_row(certificate, -1, path=str(path), kind=path.kind)
-
-
 def twice(certificate: Certificate) -> Certificate:
     return changed_row(certificate, 1, path=certificate.table.rows[0].path)
 
@@ -89,11 +78,17 @@ def twice(certificate: Certificate) -> Certificate:
 FALSE: dict[str, tuple[Edit, set[str]]] = {
     "weights": (lambda c: replace(c, weights="0" * 64).sealed(), {"model"}),
     "config": (
-        lambda c: replace(c, config=dict(c.config) | {"attn_scale": (1.0, 2.0, 3.0)}).sealed(),
+        lambda c: with_architecture(c, attn_scale=[1.0, 2.0, 3.0]),
         {"model"},
     ),
-    "direction of attention": (
-        lambda c: replace(c, config=dict(c.config) | {"attention_dir": "bidirectional"}).sealed(),
+    "context": (lambda c: with_architecture(c, n_ctx=99), {"model"}),
+    "a member of the architecture left out": (
+        lambda c: replace(c, architecture={"config": c.architecture["config"]}).sealed(),
+        {"model"},
+    ),
+    "residual scale": (lambda c: with_block(c, scale=2.0), {"model"}),
+    "norm that is not there": (
+        lambda c: with_block(c, ln2_post={"kind": "rms", "eps": 1e-5}),
         {"model"},
     ),
     "token": (token, {"values", "sums"}),
@@ -154,7 +149,6 @@ FALSE: dict[str, tuple[Edit, set[str]]] = {
     "share": (lambda c: changed_row(c, 0, share=0.5), {"rows"}),
     "running": (lambda c: changed_row(c, 0, running=0.5), {"rows"}),
     "certain": (lambda c: changed_row(c, 0, certain=not c.table.rows[0].certain), {"rows"}),
-    "path": (another_path, {"values"}),
     "path twice": (twice, {"rows"}),
     "no path": (lambda c: changed_row(c, 0, path="embed > L0"), {"rows"}),
     "path of another model": (lambda c: changed_row(c, 0, path="embed > L9H0"), {"rows"}),
@@ -212,6 +206,18 @@ FALSE: dict[str, tuple[Edit, set[str]]] = {
 }
 
 
+def with_architecture(certificate: Certificate, **changes: Any) -> Certificate:
+    config = dict(certificate.architecture["config"]) | changes
+    changed = dict(certificate.architecture) | {"config": config}
+    return replace(certificate, architecture=changed).sealed()
+
+
+def with_block(certificate: Certificate, **changes: Any) -> Certificate:
+    first, *others = certificate.architecture["blocks"]
+    changed = dict(certificate.architecture) | {"blocks": [first | changes, *others]}
+    return replace(certificate, architecture=changed).sealed()
+
+
 def with_flags(certificate: Certificate, **changes: Any) -> Certificate:
     rows = list(certificate.table.rows)
     return replace(certificate, table=reranked(certificate.table, rows, **changes)).sealed()
@@ -228,11 +234,72 @@ def test_a_false_claim_fails_although_the_hash_fits(
 
 
 @pytest.mark.parametrize("name", FALSE)
-def test_without_a_new_hash_the_content_fails(
-    name: str, certificate: Certificate, run: Run
-) -> None:
+def test_without_a_new_hash_the_content_fails(name: str) -> None:
+    run = a_run("neurons")
+    certificate = certify(run, run.searched_paths((3, 5), position=3, top=8))
     edited = replace(FALSE[name][0](certificate), sha256=certificate.sha256)
-    assert "content" in failing(edited, run.model)
+    assert not edited.is_sealed and "content" in failing(edited, run.model)
+
+
+@pytest.mark.parametrize("mlp", ["source", "frozen", "neurons"])
+def test_another_way_to_take_mlps_fails(mlp: MlpMode, certificate: Certificate, run: Run) -> None:
+    if run.model.network == run.model.with_mlp(mlp).network:
+        return
+    edited = replace(certificate, mlp=mlp).sealed()
+    assert set(failing(edited, run.model)) & {"rows", "counts", "question"}
+
+
+def test_the_model_may_take_its_mlps_in_any_way(certificate: Certificate, run: Run) -> None:
+    for mlp in ("source", "frozen", "neurons"):
+        assert not failing(certificate, run.model.with_mlp(mlp))
+
+
+def changed_model(model: Model, **changes: Any) -> Model:
+    """Give a model with parts of its first block changed, by name such as `mlp.act`."""
+    weights = model.weights
+    first, *others = weights.blocks
+    for name, value in changes.items():
+        part, _, last = name.rpartition("__")
+        own = replace(getattr(first, part), **{last: value}) if part else value
+        first = replace(first, **{part or last: own})
+    changed = replace(weights, blocks=(first, *others))
+    return Model(replace(model.checkpoint, weights=changed), mlp=model.mlp)
+
+
+@pytest.mark.parametrize("mlp", ["source", "frozen", "neurons"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ln1__weight", np.arange(7.0)),
+        ("ln2__bias", np.arange(7.0)),
+        ("ln1__eps", 1e-4),
+        ("ln1__kind", "rms"),
+        ("mlp__act", "silu"),
+        ("mlp__b_in", np.arange(5.0)),
+        ("mlp__W_gate", np.ones((7, 5))),
+        ("parallel", True),
+        ("scale", 0.5),
+        ("ln2", None),
+    ],
+)
+def test_a_model_with_any_part_changed_fails(mlp: MlpMode, name: str, value: Any) -> None:
+    model = random_transformer(Design(mlp=mlp), seed=3)
+    run = model.run([1, 2, 3])
+    certificate = certify(run, run.searched_paths(2, top=4))
+    assert not failing(certificate, model)
+    assert failing(certificate, changed_model(model, **{name: value})) == ["model"]
+
+
+def test_a_certificate_of_other_gates_fails() -> None:
+    """A run whose gates are not those of its model: the values are not what they should be."""
+    for mlp in ("frozen", "neurons"):
+        run = random_transformer(Design(mlp=mlp), seed=3).run([1, 2, 3])
+        for layer in run.dense.layers:
+            assert layer.gates is not None
+            layer.gates[:] *= 1.001
+        certificate = certify(run, run.searched_paths(2, top=12))
+        failed = failing(certificate, run.model)
+        assert "values" in failed or "sums" in failed
 
 
 @pytest.mark.parametrize(
@@ -243,9 +310,9 @@ def test_without_a_new_hash_the_content_fails(
         lambda c: with_table(c, remainder_energy=2 * c.table.remainder_energy),
         lambda c: with_table(c, visited=7),
         lambda c: replace(c, source="elsewhere"),
-        lambda c: replace(c, patterns="1" * 64),
+        lambda c: replace(c, fixed="1" * 64),
     ],
-    ids=["last digit", "bound raised", "energy raised", "visited", "source", "patterns"],
+    ids=["last digit", "bound raised", "energy raised", "visited", "source", "fixed"],
 )
 def test_an_edit_too_small_or_too_weak_to_be_false_is_noticed_by_the_hash(
     edit: Edit, certificate: Certificate, run: Run
@@ -266,14 +333,14 @@ def test_patterns_that_rounding_leaves_open_fail(size: float) -> None:
     run = model.run([1, 7, 2, 9, 4])
     honest = certify(run, run.searched_paths(3, top=4))
     assert not failing(honest, model)
-    forged = replace(with_flags(honest, bound=0.0), patterns="0" * 64).sealed()
+    forged = replace(with_flags(honest, bound=0.0), fixed="0" * 64).sealed()
     findings = check_certificate(forged, model)
     assert [each.name for each in findings if not each.holds] == ["question"]
     assert findings[-1].detail.startswith("patterns that rounding leaves open")
 
 
-def test_a_lower_longer_bound_fails(run: Run) -> None:
-
+def test_a_lower_longer_bound_fails() -> None:
+    run = a_run()
     honest = certify(run, run.searched_paths((3, 5), top=6, max_order=1))
     assert not failing(honest, run.model)
     for lower in (0.0, 0.999 * honest.table.longer_bound):
@@ -281,7 +348,6 @@ def test_a_lower_longer_bound_fails(run: Run) -> None:
 
 
 def test_certified_where_the_search_stopped_early_fails(run: Run) -> None:
-
     honest = certify(run, run.searched_paths((3, 5), top=8, budget=Budget(nodes=2)))
     assert not honest.table.certified and not failing(honest, run.model)
     assert failing(with_table(honest, certified=True), run.model) == ["certified"]
@@ -317,6 +383,23 @@ def test_a_row_traded_for_a_smaller_one_fails(certificate: Certificate, run: Run
     edited = replace(certificate, table=reranked(table, rows)).sealed()
     if table.certified:
         assert {"bound", "certified"} & set(failing(edited, run.model))
+
+
+def test_a_source_token_that_is_not_the_strongest_fails(certificate: Certificate, run: Run) -> None:
+    table, tried = certificate.table, 0
+    for at, row in enumerate(table.rows):
+        split = run.value_by_token(row.path, certificate.target, position=table.position)
+        order = np.argsort(-abs(split))
+        if row.source_token is None or abs(split[order[1]]) > 0.999 * abs(split[order[0]]):
+            continue
+        token, tried = table.tokens[order[1]], tried + 1
+        edited = changed_row(
+            certificate, at, source_token=token, source_value=float(split[order[1]])
+        )
+        assert failing(edited, run.model) == ["values"]
+        nothing = changed_row(certificate, at, source_token=None, source_value=None)
+        assert failing(nothing, run.model) == ["values"]
+    assert tried
 
 
 def test_more_suffixes_than_needed_do_no_harm(certificate: Certificate, run: Run) -> None:

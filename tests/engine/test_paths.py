@@ -21,7 +21,7 @@ from pathexpand.engine.search import Budget
 from pathexpand.engine.total import functionals, totals
 from pathexpand.engine.value import path_stream, path_value, path_value_by_token
 from pathexpand.errors import CompositionError, NotationError, PathExpandError
-from pathexpand.frozen import bias_source
+from pathexpand.frozen import HeadGroup
 from pathexpand.laws.exact import exact_run
 from pathexpand.model.config import Config
 from pathexpand.symbolic import Path
@@ -35,7 +35,7 @@ def run() -> Run:
 
 def readout(run: Run, position: int = -1) -> Any:
     place = run.position(position)
-    return run.target(2).readout(run.model.weights, place)
+    return run.target(2).readout(run.unembed, place)
 
 
 def test_order_of_patterns_and_maps() -> None:
@@ -59,7 +59,7 @@ def test_order_of_patterns_and_maps() -> None:
     run = exact_run(model, [0, 1, 2], [pattern.astype(object) for pattern in patterns])
     split = path_value_by_token(
         run.frozen,
-        run.target(0, centred=False).readout(model.weights, 2),
+        run.target(0, centred=False).readout(run.unembed, 2),
         Path.parse("embed > L0H0 > L1H0"),
     )
     # Token 0 writes (1, 0); OV0 makes it (0, 1), OV1 then (1, 0).
@@ -152,8 +152,8 @@ def test_remainder_takes_paths_in_any_order_and_not_twice(run: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("embed > L0H3", "heads of the model"),
-        ("embed > L2H0", "heads of the model"),
+        ("embed > L0H3", "components of the model"),
+        ("embed > L2H0", "components of the model"),
         ("L2bias", "a source among embed, pos, L0bias, L1bias, b_U"),
     ],
 )
@@ -222,7 +222,7 @@ def test_ties_stand_in_the_order_of_paths() -> None:
         tensors, Config(d_vocab_out=2, positional_embedding_type="none", **sizes)
     )
     run = exact_run(model, [0], [np.full((3, 1, 1), Fraction(1), dtype=object)] * 2)
-    look = run.target(1, centred=False).readout(model.weights, 0)
+    look = run.target(1, centred=False).readout(run.unembed, 0)
     values = {path: path_value(run.frozen, look, path) for path in model.network.paths()}
     assert set(values.values()) == {Fraction(-1)}
     floats = as_floats(model).run([0])
@@ -257,9 +257,12 @@ def test_a_sum_whose_tokens_look_ahead_is_kept_whole() -> None:
         assert run.frozen.until(position) is run.frozen
     assert run.frozen.until(3).positions == 4
     late = laws.random_model(seed=1).run([3, 1, 4, 1]).frozen
-    patterns = late.layers[1].patterns.copy()
+    heads = late.stages[1].groups[0]
+    assert isinstance(heads, HeadGroup)
+    patterns = heads.patterns.copy()
     patterns[0, 0, 2] = 1e-300  # one glance ahead, and only from position 0
-    late = replace(late, layers=(late.layers[0], replace(late.layers[1], patterns=patterns)))
+    ahead = replace(late.stages[1], groups=(replace(heads, patterns=patterns),))
+    late = replace(late, stages=(late.stages[0], ahead))
     assert late.until(0) is late
     assert late.until(1) is late
     assert late.until(2).positions == 3
@@ -411,11 +414,14 @@ def test_norms_whose_squares_are_no_floats(scale: float) -> None:
 def test_source_of_biases() -> None:
     """Only what exists is added: b_O alone, b_V alone, both."""
     model = laws.random_model(seed=1)
-    attn, patterns = model.weights.blocks[0].attn, model.run([1, 2]).patterns[0]
+    attn = model.weights.blocks[0].attn
     assert attn.b_V is not None
+    assert attn.b_O is not None
     whole = sum(attn.b_V[head] @ attn.W_O[head] for head in range(3)) + attn.b_O
-    assert bias_source(attn, patterns) == pytest.approx(np.array([whole, whole]))
-    assert bias_source(attn, 0 * patterns) == pytest.approx(np.array([attn.b_O, attn.b_O]))
+    for mask, wanted in (([1, 1], whole), ([0, 1], attn.b_O)):  # position 0 sees no key at all
+        run = model.run([1, 2], mask=mask)
+        born = next(each for each in run.frozen.sources if each.label == "L0bias")
+        assert born.values[0] == pytest.approx(wanted)
 
 
 def test_asking_leaves_the_model_as_it_was(run: Run) -> None:

@@ -75,7 +75,7 @@ def exact_value(run: Run, target: Any, centred: bool) -> Fraction:
             ),
             Fraction(0),
         )
-    return Fraction(what.dense(exact.model.weights, exact.dense.residual[-1][0, -1]))
+    return Fraction(what.dense(exact.logits(), exact.dense.residual[-1][0, -1]))
 
 
 @pytest.mark.parametrize("name", FILLS)
@@ -140,13 +140,12 @@ def test_many_small_terms_after_a_huge_one() -> None:
     tensors["blocks.3.attn.b_O"] = np.array([0.0, 2.0**53])
     tensors["unembed.W_U"][:, 0] = [1.01, 1.0]
     run = model_of(tensors).run([0])
-    readout = run.target(0, centred=False).readout(run.model.weights, 0)
-    streams = tuple(stream[0] for stream in run.dense.residual)
+    readout = run.target(0, centred=False).readout(run.unembed, 0)
     paths = list(run.model.network.paths())
     values = {path: Fraction(float(path_value(run.frozen, readout, path))) for path in paths}
     for source in ("L0bias", "embed"):
         listed = [path for path in paths if path.source == source]
-        found = remainder(run.frozen, readout, listed, streams=streams)
+        found = remainder(run.frozen, readout, listed, measured=True)
         exact = sum(values[path] for path in paths if path.source != source)
         error = abs(Fraction(float(found.value)) - exact)
         assert error <= 2 * found.rounding

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,9 @@ from pathexpand import laws
 from pathexpand.api import Model, Run, load
 from pathexpand.engine.search import Budget
 from pathexpand.errors import ModelError
-from pathexpand.laws import gauge, reference, result, strategies
+from pathexpand.laws import cut, gauge, reference, result, rounded, strategies
+from pathexpand.model.activation import GATES
+from pathexpand.model.parts import Norm
 from pathexpand.symbolic import Network, Path, count, expand
 
 few = settings(
@@ -26,6 +30,7 @@ few = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 fewer = settings(few, max_examples=30)
+fewest = settings(few, max_examples=15)
 
 
 @few
@@ -46,6 +51,36 @@ def test_laws_of_a_target(data: st.DataObject) -> None:
     laws.check_top_paths(run, target, query=query, budget=budget, **table).require()
     laws.check_remainder(run, target, position=position, top=top).require()
     laws.check_totals(run, target, position=position).require()
+
+
+@fewer
+@given(st.data())
+def test_laws_of_a_target_in_every_architecture(data: st.DataObject) -> None:
+    model = data.draw(strategies.transformers())
+    run = model.run(data.draw(strategies.prompts(model)))
+    target = data.draw(strategies.targets(model))
+    position = data.draw(st.integers(0, len(run.tokens) - 1))
+    top = data.draw(st.sampled_from([0, 1, 4, 100]))
+    most = data.draw(st.sampled_from([None, 0, 1]))
+    laws.check_closure(run, target, position=position).require()
+    table = {"position": position, "top": top, "max_order": most}
+    laws.check_table_closure(run, target, **table).require()
+    laws.check_top_paths(run, target, **table).require()
+    query = data.draw(st.sampled_from([None, "embed > *", "not embed > +", "!embed > *"]))
+    budget = data.draw(st.sampled_from([None, Budget(nodes=0), Budget(nodes=2)]))
+    laws.check_top_paths(run, target, query=query, budget=budget, **table).require()
+    laws.check_remainder(run, target, position=position, top=top).require()
+    laws.check_totals(run, target, position=position).require()
+
+
+@fewest
+@given(st.data())
+def test_every_law_in_every_architecture(data: st.DataObject) -> None:
+    model = data.draw(strategies.transformers())
+    run = model.run(data.draw(strategies.prompts(model)))
+    position = data.draw(st.integers(0, len(run.tokens) - 1))
+    for found in laws.verify_run(run, position=position):
+        found.require()
 
 
 @fewer
@@ -85,7 +120,19 @@ def test_laws_of_padding(data: st.DataObject) -> None:
 def test_exact_closure(problem: strategies.RationalProblem, position: int) -> None:
     place = min(position, len(problem.tokens) - 1)
     found = laws.check_exact_closure(
-        problem.model, problem.tokens, problem.patterns, position=place
+        problem.model, problem.tokens, problem.held, position=place
+    ).require()
+    assert found.error == found.bound == 0.0
+
+
+@few
+@given(strategies.rational_transformers(), st.integers(0, 2))
+def test_exact_closure_of_every_architecture(
+    problem: strategies.RationalProblem, position: int
+) -> None:
+    place = min(position, len(problem.tokens) - 1)
+    found = laws.check_exact_closure(
+        problem.model, problem.tokens, problem.held, position=place
     ).require()
     assert found.error == found.bound == 0.0
 
@@ -98,7 +145,7 @@ def test_exact_closure_with_padding(problem: strategies.RationalProblem, hidden:
         laws.check_exact_closure(
             problem.model,
             problem.tokens,
-            problem.patterns,
+            problem.held,
             mask=mask,
             position=max(n for n, real in enumerate(mask) if real),
         ).require()
@@ -113,6 +160,28 @@ def test_polynomial_identity(layers: int, heads: int, biases: bool) -> None:
     if biases:
         terms += sum((1 + heads) ** (layers - 1 - layer) for layer in range(layers)) + 1
     assert found.detail.startswith(f"{terms} paths")
+
+
+ONES = ("n_layers", "n_key_value_heads", "d_head", "d_mlp")
+TWOS = ("n_heads", "d_model", "d_vocab", "d_vocab_out", "n_ctx")
+TINY: dict[str, Any] = dict.fromkeys(ONES, 1) | dict.fromkeys(TWOS, 2)
+
+
+@pytest.mark.parametrize(
+    "design",
+    [
+        laws.Design(**TINY, mlp="source"),
+        laws.Design(**TINY, mlp="neurons"),
+        laws.Design(**TINY, mlp="frozen", norms=("ln1_after", "ln2_after"), final_norm=False),
+        laws.Design(**TINY, mlp="neurons", norm="rms", parallel=True, gated=True),
+        laws.Design(**TINY, mlp="frozen", norm="rms", norms=("ln1_post", "ln2_post")),
+    ],
+    ids=lambda design: f"{design.mlp} {design.norm}",
+)
+def test_polynomial_identity_of_norms_and_mlps(design: laws.Design) -> None:
+    """Weights, patterns, norm scales and gates are all variables: it holds for any."""
+    found = laws.check_polynomial_identity(positions=2, design=design).require()
+    assert found.error == found.bound == 0.0
 
 
 @few
@@ -147,10 +216,32 @@ def test_verify_runs_every_law_once() -> None:
     before = {name: array.copy() for name, array in run.model.weights.named()}
     found = laws.verify_run(run, target=3, position=1)
     names = [each.name for each in found]
-    assert len(names) == len(set(names)) == 20
+    assert len(names) == len(set(names)) == 22
     assert all(each.holds and each.error <= each.bound for each in found)
+    assert {each.name for each in found if not each.applies} == {"neuron gauge", "norm folding"}
     for name, array in run.model.weights.named():
         assert (array == before[name]).all()
+
+
+def test_a_law_that_says_nothing_says_so() -> None:
+    found = {each.name: each for each in laws.verify_run(transformer().run([3, 1]))}
+    left_out = {name for name, each in found.items() if not each.applies}
+    assert left_out == {"path matrices", "norm ranking"}
+    assert found["norm ranking"].detail.startswith("does not apply: norms and MLPs depend")
+    assert all(each.holds for each in found.values())
+
+
+def transformer(**settings: Any) -> Model:
+    """Make a small model with norms, grouped heads and MLPs whose neurons are components."""
+    return laws.random_transformer(laws.Design(mlp="neurons", d_mlp=2, **settings), seed=3)
+
+
+@pytest.mark.shared_models
+@pytest.mark.parametrize("mlp", ["source", "frozen", "neurons"])
+def test_every_law_holds_on_a_trained_llama(shared_models: FilePath, mlp: Any) -> None:
+    run = load(shared_models / "stories260k", mlp=mlp).run("Once upon a time")
+    for found in laws.verify_run(run):
+        found.require()
 
 
 def test_verify_works_on_an_embedded_model() -> None:
@@ -160,12 +251,78 @@ def test_verify_works_on_an_embedded_model() -> None:
 def test_a_large_model_is_cut_and_says_so() -> None:
     model = laws.random_model(seed=9, n_layers=9, n_heads=7, n_ctx=60)
     run = model.run([n % 13 for n in range(60)])
-    cut = reference.cut(run)
-    assert cut.run.model.network.count() <= 5_000
-    assert "of 7 heads" in cut.detail
+    small = cut.cut(run)
+    assert small.run.model.network.count() <= 5_000
+    assert "of 7 heads" in small.detail
     found = {each.name: each for each in laws.verify_run(run)}
     assert all(each.holds for each in found.values())
     assert "of 7 heads" in found["top paths"].detail
+
+
+def test_a_large_transformer_is_cut_by_whole_groups() -> None:
+    design = laws.Design(n_layers=5, n_heads=6, n_key_value_heads=2, d_mlp=11, mlp="neurons")
+    run = laws.random_transformer(design, seed=1).run([3, 1, 4])
+    small = cut.cut(run)
+    assert small.run.model.network.count() <= 5_000
+    assert small.sizes.heads % 3 == 0
+    assert small.sizes.neurons >= 3
+    assert "of 6 heads a layer, the first 3 of 11 neurons a layer" in small.detail
+    own, whole = (each.model.weights.block(0) for each in (small.run, run))
+    assert len(own.attn.W_V) * 3 == len(own.attn.W_Q) == small.sizes.heads
+    assert (own.mlp.W_out == whole.mlp.W_out[:3]).all()
+    laws.check_layer_sums(small.run).require()  # a model in its own right
+    laws.check_top_paths(small.run, top=5).require()
+
+
+def test_one_group_of_many_heads_is_cut_within() -> None:
+    design = laws.Design(n_layers=3, n_heads=30, n_key_value_heads=1, d_mlp=0)
+    run = laws.random_transformer(design, seed=1).run([3, 1, 4])
+    assert cut.cut(run).sizes.heads == 30
+    few_paths = cut.cut(run, paths=100)
+    assert (few_paths.sizes.layers, few_paths.run.model.config.n_key_value_heads) == (2, 1)
+    assert few_paths.run.model.network.count() <= 100
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"mlp_out": 1e-9}, "layer 1, MLP output"),
+        ({"gates": 1e-9}, "layer 1, gates"),
+        ({"scale1": 1e-9}, "layer 1, scale of ln1"),
+        ({"attn_out": 1e-9}, "layer 1, attention output"),
+    ],
+)
+def test_layer_sums_name_the_layer_and_the_size(change: dict[str, float], named: str) -> None:
+    run = transformer(norms=("ln1", "ln2", "ln1_post", "ln2_post")).run([3, 1, 4])
+    layers = list(run.dense.layers)
+    (name, by), array = *change.items(), getattr(layers[1], next(iter(change))).copy()
+    array[0, 1] += by
+    layers[1] = replace(layers[1], **{name: array})
+    broken = Run(run.model, replace(run.dense, layers=tuple(layers)))
+    found = laws.check_layer_sums(broken)
+    assert not found.holds
+    assert found.error == pytest.approx(abs(by), rel=1e-3)
+    assert f"fails at {named} at (1" in found.detail
+    assert "off by 1e-09" in found.detail
+
+
+@pytest.mark.parametrize("act", sorted(GATES))
+def test_gates_have_formulas_of_their_own_and_rise(act: str) -> None:
+    z = np.concatenate([np.linspace(-9, 9, 4001), [-1e3, -40.0, 0.0, 40.0, 1e3]])
+    own, _ = rounded.gated(act, z, z * 0)
+    assert abs(own - GATES[act](z)).max() < 1e-15 * (1 + abs(own).max())
+    assert (np.diff(own[np.argsort(z)]) >= -1e-15).all()
+
+
+def test_norms_are_bounded_by_what_their_input_can_be() -> None:
+    rng = np.random.default_rng(1)
+    norm = Norm("layer", rng.normal(size=5), rng.normal(size=5), 1e-5)
+    stream, wide = rng.normal(size=(7, 5)), np.full((7, 5), 1e-3)
+    found = rounded.normed(norm, stream, wide)
+    for _ in range(100):
+        other = rounded.normed(norm, stream + wide * rng.uniform(-1, 1, size=(7, 5)), wide * 0)
+        assert (abs(other.scale - found.scale) <= found.scale_wide).all()
+        assert (abs(other.values - found.values) <= found.wide).all()
 
 
 def test_a_failed_law_raises_one_line() -> None:
@@ -209,7 +366,7 @@ def test_reference_evaluates_a_path_by_hand() -> None:
     """Values of single paths by whole matrices: (A2 A1)[i] (E C1 C2 w)."""
     model = laws.random_model(seed=1)
     run = model.run([3, 1, 4])
-    readout = run.target(2).readout(model.weights, 2)
+    readout = run.target(2).readout(run.unembed, 2)
     known = {each.path: each for each in reference.references(run, readout)}
     path = Path.parse("embed > L0H2 > L1H1")
     one, two = model.weights.blocks[0].attn, model.weights.blocks[1].attn

@@ -5,8 +5,10 @@ Not a test and not needed by one: it needs torch, transformer-lens (below 4) and
 
 Every case is a folder: `config.json`, the plain JSON part of `HookedTransformerConfig.to_dict()`;
 `model.safetensors`, the whole `state_dict()`; `expected.safetensors`, the tokens, the mask where
-one was given, and what the model made of them. `refused.json` holds models of other kinds: what
-sets their configuration apart from a plain attention-only one, and the shapes of their tensors.
+one was given, and what the model made of them. The folder transformer_lens has attention-only
+models without norms, transformer_lens_whole all others. `refused.json` holds models that cannot be
+read: what sets their configuration apart from a plain attention-only one, and the shapes of their
+tensors.
 """
 
 import json
@@ -25,6 +27,7 @@ from safetensors.torch import save_file
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 FOLDER = Path(__file__).parent / "transformer_lens"
+WHOLE_FOLDER = Path(__file__).parent / "transformer_lens_whole"
 SIZES = {"n_heads": 3, "d_model": 11, "d_head": 5, "d_vocab": 13, "n_ctx": 9, "d_vocab_out": 17}
 NARROW = {"n_heads": 2, "d_model": 13, "d_head": 3, "d_vocab": 7, "n_ctx": 5, "d_vocab_out": 11}
 WIDE = {"n_heads": 3, "d_model": 5, "d_head": 2, "d_vocab": 7, "n_ctx": 6}
@@ -62,25 +65,106 @@ CASES: dict[str, tuple[dict[str, Any], int | list[list[int]]]] = {
     "left-padding-shortformer": ({"n_layers": 2, **NARROW, **SHORTFORMER}, LEFT),
     "scattered-padding": ({"n_layers": 2, **WIDE}, SCATTERED),
 }
-# Models that cannot be read yet, each with the setting that a refusal should name.
+# Models with norms, MLPs and the rest. Slopes and angles that TransformerLens computes in float32
+# are chosen so that they are exact there.
+SMALL = {"n_layers": 2, "n_heads": 4, "d_model": 7, "d_head": 6, "d_vocab": 5, "n_ctx": 7}
+GPT = {**SMALL, "attn_only": False, "normalization_type": "LN", "d_mlp": 11, "act_fn": "gelu"}
+LLAMA = {
+    **GPT,
+    "normalization_type": "RMS",
+    "act_fn": "silu",
+    "gated_mlp": True,
+    "eps": 0.03,
+    "n_key_value_heads": 2,
+    "positional_embedding_type": "rotary",
+    "rotary_base": 16.0,
+}
+LOCAL = {"use_local_attn": True, "window_size": 3, "attn_types": ["local", "global"]}
+PARTS = {
+    "use_NTK_by_parts_rope": True,
+    "NTK_by_parts_factor": 8.0,
+    "NTK_original_ctx_len": 32,
+    "rotary_dim": 4,
+    "rotary_base": 256.0,
+}
+YARN = {
+    "use_yarn_rope": True,
+    "yarn_factor": 4.0,
+    "yarn_attention_factor": 1.2,
+    "n_layers": 3,
+    "yarn_original_max_position_embeddings": 64,
+    "yarn_beta_fast": 8.0,
+    "yarn_truncate": False,
+    "yarn_global_attn_only": True,
+    **LOCAL,
+    "attn_types": ["global", "local", "global"],
+}
+WHOLE: dict[str, tuple[dict[str, Any], int | list[list[int]]]] = {
+    "layer-norm": (GPT, 7),
+    "layer-norm-folded": ({**GPT, "normalization_type": "LNPre", "act_fn": "relu"}, 7),
+    "rms-norm-folded": ({**GPT, "normalization_type": "RMSPre", "act_fn": "gelu_fast"}, 7),
+    "no-norm": ({**GPT, "normalization_type": None, "act_fn": "relu2"}, 7),
+    "norm-without-mlp": ({**SMALL, "normalization_type": "LN", "eps": 0.03}, 7),
+    "final-rms": ({**GPT, "final_rms": True, "act_fn": "gelu_new"}, 7),
+    "parallel-adjacent": (
+        {**GPT, "parallel_attn_mlp": True, "positional_embedding_type": "rotary"}
+        | {"rotary_dim": 4, "rotary_adjacent_pairs": True, "act_fn": "gelu_new"},
+        7,
+    ),
+    "local": ({**GPT, **LOCAL, "use_attn_scale": False}, 7),
+    "llama": (LLAMA, 7),
+    "llama-left-padding": (LLAMA, LEFT),
+    "one-key-value-head": ({**LLAMA, "n_key_value_heads": 1, "n_heads": 3}, 7),
+    "query-key-norm": ({**LLAMA, "use_qk_norm": True, "n_key_value_heads": None}, 7),
+    "before-and-after": (
+        {**LLAMA, **LOCAL, "use_normalization_before_and_after": True, "rotary_base_local": 4.0}
+        | {"attn_scores_soft_cap": 0.7, "output_logits_soft_cap": 1.3, "rotary_scaling_factor": 2.0}
+        | {"act_fn": "gelu_pytorch_tanh"},
+        7,
+    ),
+    "by-parts": ({**LLAMA, **PARTS}, 7),
+    "yarn": ({**LLAMA, **YARN, "rotary_base": 1e4}, 7),
+    "after-alone": (
+        {**LLAMA, "original_architecture": "Olmo2ForCausalLM", "n_key_value_heads": 2}
+        | {"d_head": 3, "d_model": 12, "rotary_dim": 2},
+        7,
+    ),
+    "alibi": ({**GPT, "positional_embedding_type": "alibi", "post_embedding_ln": True}, 7),
+    "sinks": ({**LLAMA, "use_attention_sinks": True}, 7),
+    "shortformer": ({**GPT, **SHORTFORMER, "d_vocab_out": 3}, 7),
+    "bidirectional": ({**GPT, **BIDIRECTIONAL, "act_fn": "silu"}, 7),
+}
+# Models that cannot be read, each with the setting that a refusal should name.
 REFUSED: dict[str, dict[str, Any]] = {
-    "normalization_type": {"normalization_type": "LN"},
-    "normalization_type LNPre": {"normalization_type": "LNPre"},
-    "normalization_type RMS": {"normalization_type": "RMS"},
-    "attn_only": {"attn_only": False, "act_fn": "relu"},
-    "positional_embedding_type": {"positional_embedding_type": "rotary", "rotary_dim": 4},
-    "positional_embedding_type alibi": {"positional_embedding_type": "alibi"},
-    "n_key_value_heads": {"n_heads": 4, "n_key_value_heads": 2},
-    "blocks.0.attn._W_K is not known": {"n_key_value_heads": 3},
-    "use_local_attn": {"use_local_attn": True, "window_size": 2, "attn_types": ["local"]},
-    "attn_scores_soft_cap": {"attn_scores_soft_cap": 5.0},
-    "output_logits_soft_cap": {"output_logits_soft_cap": 5.0},
-    "use_qk_norm": {"use_qk_norm": True},
-    "post_embedding_ln": {"post_embedding_ln": True},
-    "use_attention_sinks": {"use_attention_sinks": True},
     "clip_qkv": {"clip_qkv": 0.5},
     "use_logn_attn": {"use_logn_attn": True, "train_seq_length": 4},
+    "use_dynamic_ntk_rope": {
+        "use_dynamic_ntk_rope": True,
+        "train_seq_length": 4,
+        "positional_embedding_type": "rotary",
+        "rotary_dim": 4,
+    },
+    "act_fn 'solu_ln'": {
+        "attn_only": False,
+        "act_fn": "solu_ln",
+        "d_mlp": 7,
+        "normalization_type": "LN",
+    },
+    "act_fn 'solu'": {"attn_only": False, "act_fn": "solu", "d_mlp": 7},
+    "activation function 'xielu'": {"attn_only": False, "act_fn": "xielu", "d_mlp": 7},
+    "num_experts": {
+        "attn_only": False,
+        "act_fn": "silu",
+        "d_mlp": 7,
+        "gated_mlp": True,
+        "num_experts": 2,
+        "experts_per_token": 1,
+    },
+    "post_embedding_ln": {"post_embedding_ln": True},
 }
+
+
+MATRICES = ("W_Q", "W_K", "W_V", "W_O", "W_U", "W_in", "W_out", "W_gate")
 
 
 def build(settings: dict[str, Any]) -> HookedTransformer:
@@ -94,9 +178,10 @@ def draw(model: HookedTransformer, seed: int) -> None:
     """Draw every weight and bias: none is zero, and scores are of the order of one."""
     generator = np.random.default_rng(seed)
     for name, parameter in sorted(model.named_parameters()):
-        matrix = name.rpartition(".")[2] in ("W_Q", "W_K", "W_V", "W_O", "W_U")
-        size = 0.8 / parameter.shape[-2] ** 0.5 if matrix else 0.6
+        last = name.rpartition(".")[2]
+        size = 0.8 / parameter.shape[-2] ** 0.5 if last.lstrip("_") in MATRICES else 0.6
         values = generator.normal(size=tuple(parameter.shape)) * size
+        values = 1 + values / 2 if last == "w" else values  # the weight of a norm
         parameter.data.copy_(torch.from_numpy(values))
 
 
@@ -106,7 +191,9 @@ def plain_json(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if isinstance(value, kinds)}
 
 
-def write_case(name: str, settings: dict[str, Any], shape: int | list[list[int]]) -> None:
+def write_case(
+    folder: Path, name: str, settings: dict[str, Any], shape: int | list[list[int]]
+) -> None:
     """Run one model on a batch of two and write its folder."""
     seed = sum(name.encode())
     model = build(settings)
@@ -125,7 +212,7 @@ def write_case(name: str, settings: dict[str, Any], shape: int | list[list[int]]
     for layer in range(model.cfg.n_layers):
         for hook in (f"blocks.{layer}.attn.hook_pattern", f"blocks.{layer}.hook_resid_post"):
             expected[hook] = cache[hook]
-    folder = FOLDER / name
+    folder = folder / name
     folder.mkdir(parents=True)
     for file, tensors in (("model", model.state_dict()), ("expected", expected)):
         whole = {key: tensor.contiguous() for key, tensor in tensors.items()}
@@ -158,9 +245,10 @@ def write_json(file: Path, content: object) -> None:
 
 def main() -> None:
     """Write everything anew."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    for name, (settings, shape) in CASES.items():
-        write_case(name, settings, shape)
+    for folder, cases in ((FOLDER, CASES), (WHOLE_FOLDER, WHOLE)):
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, (settings, shape) in cases.items():
+            write_case(folder, name, settings, shape)
     write_json(FOLDER / "refused.json", refused())
     versions = {
         "python": sys.version.split()[0],

@@ -14,11 +14,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pathexpand.api import Model, Run, from_state_dict, load
-from pathexpand.engine import sampling
+from pathexpand.engine import energy, sampling
 from pathexpand.engine.sampling import NamedPath, Sample, named_count, named_energy, sample_paths
 from pathexpand.engine.value import Readout
 from pathexpand.errors import PathExpandError
-from pathexpand.frozen import FrozenSum
+from pathexpand.frozen import FrozenSum, HeadGroup
 from pathexpand.laws.problems import random_model
 from pathexpand.laws.strategies import models, prompts
 from pathexpand.symbolic import Head, Path
@@ -51,11 +51,13 @@ def _onward(
         if places[-1] == readout.position:
             yield NamedPath(path, places), float(scale * (stream @ readout.direction))
         return
-    head: Head = path.components[order]
-    layer = frozen.layers[head.layer]
-    moved = stream @ layer.W_V[head.index] @ layer.W_O[head.index]  # (d_model,)
+    head = path.components[order]
+    assert isinstance(head, Head)
+    group = frozen.stages[head.layer].groups[0]
+    assert isinstance(group, HeadGroup)
+    moved = stream @ group.W_V[head.index] @ group.W_O[head.index]  # (d_model,)
     for query_at in range(frozen.positions):
-        entry = layer.patterns[head.index, query_at, places[-1]]
+        entry = group.patterns[head.index, query_at, places[-1]]
         if entry:
             yield from _onward(
                 frozen, readout, path, (*places, query_at), moved, scale * float(entry)
@@ -67,7 +69,7 @@ def all_named(run: Run, query: Query, target: Any = None) -> dict[NamedPath, flo
 
 
 def readout_of(run: Run, target: Any = None) -> Readout:
-    return run.target(target).readout(run.model.weights, run.position())
+    return run.target(target).readout(run.unembed, run.position())
 
 
 def energy_holds(run: Run, query: Query) -> bool:
@@ -110,11 +112,13 @@ def test_it_keeps_to_a_query(text):
 def test_negative_patterns_and_rows_that_do_not_sum_to_one():
     run = random_model(seed=3).run([1, 2, 3, 4])
     rng = np.random.default_rng(0)
-    layers = tuple(
-        replace(layer, patterns=np.tril(rng.normal(size=layer.patterns.shape)))
-        for layer in run.frozen.layers
+    stages = tuple(
+        replace(stage, groups=(replace(heads, patterns=np.tril(rng.normal(size=shape))),))
+        for stage in run.frozen.stages
+        for heads in stage.groups
+        if isinstance(heads, HeadGroup) and (shape := heads.patterns.shape)
     )
-    frozen, query = replace(run.frozen, layers=layers), run.model.query()
+    frozen, query = replace(run.frozen, stages=stages), run.model.query()
     known = dict(named_paths(frozen, readout_of(run), query))
     sample = sample_paths(frozen, readout_of(run), query, 200, seed=0)
     assert sample.energy == pytest.approx(math.fsum(c * c for c in known.values()), rel=1e-12)
@@ -262,34 +266,29 @@ def test_a_single_draw_has_no_standard_error():
 
 
 def plain_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget to square the patterns."""
-    monkeypatch.setattr(sampling, "squares", lambda layer: abs(layer.patterns))
+    """Forget to square the patterns that carry energy."""
+    monkeypatch.setattr(energy, "_weights", lambda p, seen, named: (abs(p), np.ones(p.shape[:2])))
 
 
 def summed_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the weights of the other form, ρ|A|."""
-    monkeypatch.setattr(
-        sampling,
-        "squares",
-        lambda layer: abs(layer.patterns) * abs(layer.patterns).sum(axis=2, keepdims=True),
-    )
+    """Use the weights of the other form, for sums over positions."""
+    weights = energy._weights
+    monkeypatch.setattr(energy, "_weights", lambda p, seen, named: weights(p, seen, named=False))
 
 
 def lost_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what the position embedding brings to the heads."""
-    whole = sampling.from_sources
 
-    def fewer(frozen: FrozenSum, index: int, stops: frozenset[str]) -> Any:
-        return whole(frozen, index, stops - {"pos"})
+    def fewer(frozen: FrozenSum, query: Query) -> Any:
+        left = tuple(each for each in frozen.sources if each.label != "pos")
+        return energy.source_seed(replace(frozen, sources=left), query)
 
-    monkeypatch.setattr(sampling, "from_sources", fewer)
+    monkeypatch.setattr(sampling, "source_seed", fewer)
 
 
 def lost_composition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what earlier heads bring."""
-    monkeypatch.setattr(
-        sampling, "_through", lambda mixed, earlier, number, layer: 0.0 * mixed[:1, :, :1]
-    )
+    monkeypatch.setattr(energy, "_through", lambda way, seen, named: None)
 
 
 def first_choice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,9 +315,9 @@ def test_a_wrong_energy_is_caught(fault, monkeypatch):
 def test_wrong_frequencies_are_caught(fault, monkeypatch):
     run = random_model(seed=9).run([1, 2, 3, 4])
     known = all_named(run, run.model.query())
-    assert deviates(run.sample(20_000, seed=1), known) < 4
+    assert deviates(run.sample(80_000, seed=1), known) < 4
     fault(monkeypatch)
-    assert deviates(run.sample(20_000, seed=1), known) > 10
+    assert deviates(run.sample(80_000, seed=1), known) > 10
 
 
 # --- bad input ----------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,31 @@ import pytest
 
 from pathexpand import laws
 from pathexpand.api import Model
-from pathexpand.engine import best, energy, norm_tree, prompt_tree, remainder, search, total
+from pathexpand.engine import (
+    best,
+    energy,
+    kernel,
+    norm_tree,
+    prompt_tree,
+    remainder,
+    search,
+    total,
+)
 from pathexpand.engine.search import Budget
 from pathexpand.symbolic import Path
-from tests.search.problems import Problem, Truth, faults, random_problem, truths
+from tests.search.problems import (
+    Problem,
+    Truth,
+    faults,
+    mlp_problem,
+    random_problem,
+    suffix_faults,
+    truths,
+)
+from tests.search.test_exact_bounds import cancelling, exact_faults, far, few_paths, levelled
 from tests.search.test_search import (
     NORM_QUERIES,
+    diagonal_faults,
     interrupting,
     one_tiny_token,
     random_weights,
@@ -51,9 +70,14 @@ def weights(seed: int) -> Model:
 
 
 def judged(asked: Problem, truth: dict[Path, Truth], **stop: Any) -> list[str]:
-    """Name the faults of one ranking; one that cannot even be made is called a crash."""
+    """Name the faults of one ranking."""
+    return caught(lambda: faults(asked, asked.rank(**stop), truth, whole=not stop))
+
+
+def caught(law: Callable[[], Iterable[str]]) -> list[str]:
+    """Name the faults that a law sees; what cannot even be judged is called a crash."""
     try:
-        return list(faults(asked, asked.rank(**stop), truth, whole=not stop))
+        return list(law())
     except (Exception, KeyboardInterrupt) as error:
         return [f"crash: {error!r}"]
 
@@ -101,7 +125,7 @@ def sums() -> Iterator[str]:
     """Sum the paths of a query, or those that are left of it."""
     for asked, truth in map(problem, range(PROBLEMS)):
         if len(truth) < 200:
-            yield from total_faults(asked, truth)
+            yield from caught(partial(total_faults, asked, truth))
 
 
 def norms() -> Iterator[str]:
@@ -115,6 +139,41 @@ def norms() -> Iterator[str]:
         yield from [] if found.holds else [found.detail.split("; fails at ")[-1]]
 
 
+def pieces() -> Iterator[str]:
+    """Rank where suffixes are of many pieces, each bound of a suffix included."""
+    for seed in range(80):
+        asked = mlp_problem(seed)
+        truth = truths(asked.frozen, asked.readout)
+        yield from judged(asked, truth)
+        yield from judged(asked, truth, budget=Budget(nodes=seed % 20))
+        yield from caught(partial(suffix_faults, asked, truth))
+
+
+def suffixes() -> Iterator[str]:
+    """Bound suffixes one by one."""
+    for asked, truth in map(problem, range(PROBLEMS)):
+        yield from caught(partial(suffix_faults, asked, truth))
+
+
+def diagonal() -> Iterator[str]:
+    """Work out energies that are exact."""
+    for seed in range(80):
+        yield from caught(partial(diagonal_faults, seed))
+
+
+def exact() -> Iterator[str]:
+    """Rank where numbers cancel, or under- and overflow, and hear the exact values."""
+    for asked in far().values():
+        yield from caught(partial(exact_faults, asked))
+    for seed in range(60):
+        for make in (cancelling, levelled):
+            yield from caught(partial(exact_faults, make(seed)))
+    for seed in range(280):
+        asked = random_problem(seed, hard=True)
+        if few_paths(asked):
+            yield from caught(partial(exact_faults, asked))
+
+
 LAWS: dict[str, Callable[[], Iterator[str]]] = {
     "whole": whole,
     "stopped": stopped,
@@ -123,6 +182,10 @@ LAWS: dict[str, Callable[[], Iterator[str]]] = {
     "ties": ties,
     "sums": sums,
     "norms": norms,
+    "pieces": pieces,
+    "suffixes": suffixes,
+    "diagonal": diagonal,
+    "exact": exact,
 }
 
 
@@ -165,167 +228,372 @@ def slipped(monkeypatch: pytest.MonkeyPatch, slip: Slip) -> None:
 
 
 BOUND, RANKING = ("stopped", "bound"), ("whole", "ranking")
+EXACT, SUM = ("exact", "bound"), ("exact", "sum")
+ENERGY, PIECES = ("diagonal", "energy"), ("pieces", "bound")
 SLIPS = (
     # energies
-    Slip("ρ dropped", energy, "_weights", "size * size.sum(axis=2, keepdims=True)", "size", *BOUND),
+    Slip(
+        "ρ dropped",
+        energy,
+        "_weights",
+        "(sizes * seen_there[:, None]).sum(axis=2)",
+        "np.ones(sizes.shape[:2])",
+        *BOUND,
+    ),
     Slip("A² with summed positions", energy, "_weights", "if named", "if True", *BOUND),
-    Slip("‖a‖₁ dropped", energy, "Energies.bound", "row.sum(axis=2) * ", "", *BOUND),
-    Slip("a² with summed positions", energy, "Energies.bound", "if self.named", "if True", *BOUND),
+    Slip("t multiplied twice", energy, "_weights", "sizes / typical", "sizes * typical", *BOUND),
+    Slip("a source forgotten", energy, "source_seed", "stops(state)]", "stops(state)][1:]", *BOUND),
     Slip(
-        "a source forgotten",
+        "sources of the boundary before",
         energy,
-        "_from_sources",
-        "frozen.sources:",
-        "frozen.sources[1:]:",
+        "_behind",
+        "seed(index + 1, state)",
+        "seed(index, state)",
         *BOUND,
     ),
     Slip(
-        "the newest sources forgotten",
+        "what passes a stage forgotten",
         energy,
-        "_from_sources",
-        "boundary <= index",
-        "boundary < index",
+        "_behind",
+        "_carried(carry, energy[state]),",
+        "",
         *BOUND,
     ),
     Slip(
-        "an older source forgotten",
+        "a norm of the stream skipped",
         energy,
-        "_from_sources",
-        "boundary <= index",
-        "boundary == index",
+        "_behind",
+        "_carried(carry, energy[state])",
+        "energy[state]",
         *BOUND,
     ),
     Slip(
-        "the layer right before forgotten",
+        "a norm of the stream on one side only",
         energy,
-        "grow",
-        "layers[:index]",
-        "layers[: max(index - 1, 0)]",
+        "_carried",
+        "carry.push_rows(np.swapaxes(half, 1, 2))",
+        "half",
         *BOUND,
     ),
-    Slip(
-        "the first layer forgotten",
-        energy,
-        "grow",
-        "in enumerate(layers[:index]):",
-        "in list(enumerate(layers[:index]))[1:]:",
-        *BOUND,
-    ),
-    Slip(
-        "a head forgotten",
-        energy,
-        "_bring",
-        "for n, state in enumerate(after) if state is not None]",
-        "for n, state in enumerate(after) if state is not None][:1]",
-        *BOUND,
-    ),
-    Slip(
-        "K of the layer before",
-        energy,
-        "Energies.bound",
-        "self.kernels[layer]",
-        "self.kernels[max(layer - 1, 0)]",
-        *BOUND,
-    ),
-    Slip(
-        "K of another head",
-        energy,
-        "Energies.bound",
-        "kernel = kernel if len",
-        "kernel = kernel[::-1] if len",
-        *BOUND,
-    ),
-    Slip(
-        "K transposed in its virtual weights",
-        energy,
-        "_bring",
-        "virtual = w_o @ w_v",
-        "virtual = np.swapaxes(w_o @ w_v, 1, 2)",
-        *BOUND,
-    ),
+    Slip("a way forgotten", energy, "_behind", "for way in taken", "for way in taken[1:]", *BOUND),
     Slip(
         "K carried forward through a pattern",
         energy,
-        "_mix",
-        "mixed = weights[:, None] @",
-        "mixed = np.swapaxes(weights, 1, 2)[:, None] @",
+        "_through_heads",
+        "(weights @ flat)",
+        "(np.swapaxes(weights, 1, 2) @ flat)",
         *BOUND,
     ),
     Slip(
-        "K halved in float32", energy, "_held", "return (kernel /", "return (0.5 * kernel /", *BOUND
+        "only W_O half way",
+        energy,
+        "_through_heads",
+        "inner @ group.W_O",
+        "inner[..., :1] * group.W_O",
+        *BOUND,
+    ),
+    Slip(
+        "κ seen without the gate",
+        energy,
+        "_kernel",
+        "(np.sqrt(seen.kernel), gates)",
+        "(np.sqrt(seen.kernel),)",
+        *BOUND,
+    ),
+    Slip(
+        "κ carried without the gate",
+        energy,
+        "_through_neurons",
+        "group.gates**2 * seen",
+        "seen",
+        *BOUND,
+    ),
+    Slip(
+        "κ with the gate's size",
+        energy,
+        "_through_neurons",
+        "group.gates**2",
+        "abs(group.gates)",
+        *BOUND,
+    ),
+    Slip(
+        "κ of half the stream",
+        energy,
+        "_seen_by_neurons",
+        "(matrix @ group.W_in)",
+        "(0.5 * matrix @ group.W_in)",
+        *BOUND,
+    ),
+    Slip(
+        "an MLP without its gates in M",
+        energy,
+        "_through_mlp",
+        "(group.W_in * gate)",
+        "group.W_in",
+        *ENERGY,
+    ),
+    Slip(
+        "an MLP the wrong way round in M",
+        energy,
+        "_through_mlp",
+        "through.T @ (seen.kernel[position] @ through)",
+        "through @ (seen.kernel[position] @ through.T)",
+        *BOUND,
+    ),
+    Slip(
+        "underflow of sources forgotten",
+        energy,
+        "source_seed",
+        "FLOOR * values",
+        "0.0 * values",
+        *BOUND,
+    ),
+    Slip(
+        "underflow behind heads forgotten",
+        energy,
+        "_through_heads",
+        "slack += FLOOR",
+        "slack += 0.0",
+        *EXACT,
+    ),
+    Slip(
+        "underflow in front of neurons forgotten",
+        energy,
+        "_seen_by_neurons",
+        "slack += FLOOR",
+        "slack += 0.0",
+        *EXACT,
+    ),
+    Slip(
+        "underflow behind MLPs forgotten", energy, "_through_mlp", "FLOOR * reached", "0.0", *EXACT
+    ),
+    # bounds
+    Slip(
+        "heads: roots of sums in place of sums of roots",
+        kernel,
+        "HeadKernel._own",
+        'np.einsum("hst,hst->hs", row, np.sqrt(forms))',
+        'np.sqrt(np.einsum("hst,hst->hs", row**2, forms))',
+        *BOUND,
+    ),
+    Slip(
+        "neurons: roots of sums in place of sums of roots",
+        kernel,
+        "NeuronKernel.bound",
+        "root @ row.T",
+        "np.sqrt(root**2 @ row.T**2)",
+        "suffixes",
+        "bound",
+    ),
+    Slip(
+        "MLPs: the largest position in place of their sum",
+        kernel,
+        "MlpKernel.bound",
+        "np.add.at(",
+        "np.maximum.at(",
+        *BOUND,
+    ),
+    Slip(
+        "pieces of a suffix not added",
+        prompt_tree,
+        "PromptTree.bounds",
+        "np.add.at(",
+        "np.maximum.at(",
+        *PIECES,
+    ),
+    Slip(
+        "one piece of a suffix valued",
+        prompt_tree,
+        "_Stacked.by_suffix",
+        "np.add.at(",
+        "np.maximum.at(",
+        "pieces",
+        "",
     ),
     Slip(
         "float32 without inflation",
-        energy,
-        "Energies.bound",
+        kernel,
+        "HeadKernel._own",
         "gamma(2 * d_head + 8, UNIT32) * size",
         "0.0",
         *BOUND,
     ),
-    Slip("underflow forgotten", energy, "_from_sources", "FLOOR * alive", "0.0 * alive", *BOUND),
+    Slip(
+        "K halved in float32",
+        kernel,
+        "HeadKernel.of",
+        "held = (np.swapaxes(kernel, 1, 2)",
+        "held = (0.5 * np.swapaxes(kernel, 1, 2)",
+        *BOUND,
+    ),
     Slip(
         "the length of a vector forgotten",
-        energy,
-        "Energies.bound",
-        "(length * peak)",
+        kernel,
+        "HeadKernel._own",
+        "length[:, :, 0], peak",
         "peak",
+        *BOUND,
+    ),
+    Slip(
+        "what K was divided by forgotten",
+        kernel,
+        "HeadKernel._own",
+        "scale, row_peak",
+        "row_peak",
+        *BOUND,
+    ),
+    Slip(
+        "K of another head",
+        kernel,
+        "HeadKernel._own",
+        "kernel = self.kernels if",
+        "kernel = self.kernels[::-1] if",
+        *BOUND,
+    ),
+    Slip(
+        "roots of other neurons",
+        kernel,
+        "NeuronKernel.bound",
+        "self.roots[pick]",
+        "self.roots[pick][::-1]",
+        *BOUND,
+    ),
+    Slip(
+        "an MLP's read at another position",
+        kernel,
+        "MlpKernel.bound",
+        "@ self.kernel[position])",
+        "@ self.kernel[0])",
+        *BOUND,
+    ),
+    Slip(
+        "an MLP's gate forgotten in a suffix",
+        kernel,
+        "MlpReader.read",
+        " * self.group.gates[place]",
+        "",
+        *BOUND,
+    ),
+    Slip(
+        "a row moved the wrong way",
+        kernel,
+        "HeadReader.read",
+        "rows @ self.group.patterns",
+        "rows @ np.swapaxes(self.group.patterns, 1, 2)",
+        *BOUND,
+    ),
+    Slip(
+        "errors of heads forgotten", kernel, "HeadKernel.bound", "read.spread[pick]", "0.0", *EXACT
+    ),
+    Slip(
+        "errors of neurons' vectors forgotten",
+        kernel,
+        "NeuronReader.read",
+        "reads + times(self.outputs[:, None], error)",
+        "reads",
+        *EXACT,
+    ),
+    Slip(
+        "errors of MLPs' vectors forgotten",
+        kernel,
+        "MlpKernel.bound",
+        "read.lost[keep]",
+        "0.0",
+        *EXACT,
+    ),
+    Slip(
+        "no errors past norms of the stream",
+        prompt_tree,
+        "_past",
+        "2 * steps * lengths(moved.vectors)",
+        "0.0",
+        *EXACT,
+    ),
+    Slip(
+        "kernels of the stage before",
+        prompt_tree,
+        "PromptTree.bounds",
+        "self.kernels[stage]",
+        "self.kernels[max(stage - 1, 0)]",
+        *BOUND,
+    ),
+    Slip(
+        "a suffix not carried past norms",
+        prompt_tree,
+        "PromptTree._at",
+        "if stage.carry is not None",
+        "if False",
         *BOUND,
     ),
     # states of the query
     Slip(
-        "K of the first state",
-        energy,
-        "Energies.bound",
-        "self.kernels[layer][state]",
-        "self.kernels[layer][0]",
+        "kernels of the first state",
+        prompt_tree,
+        "PromptTree.bounds",
+        "[way.after]",
+        "[0]",
         *BOUND,
     ),
     Slip(
-        "K of the state before the head", search, "_groups", "yield state,", "yield before,", *BOUND
+        "kernels of the state before a component",
+        prompt_tree,
+        "PromptTree.bounds",
+        "[way.after]",
+        "[way.before]",
+        *BOUND,
     ),
     Slip(
-        "earlier heads read in no state", energy, "grow", "query.step(state, head)", "state", *BOUND
+        "M of the state behind a component",
+        energy,
+        "_behind",
+        "if way.before",
+        "if way.after",
+        *BOUND,
     ),
     Slip(
         "a suffix in its parent's state",
         search,
-        "_Hunt.pop",
-        "(head, *node.word), state, head",
-        "(head, *node.word), node.state, head",
+        "_Hunt._push",
+        "way.after,",
+        "way.before,",
+        "whole",
+        "crash",
+    ),
+    Slip(
+        "components of the wrong way",
+        search,
+        "_Hunt._push",
+        "picks = np.asarray(way.which)[picks]",
+        "pass",
         "whole",
         "crash",
     ),
     Slip(
         "sources of the first state",
         energy,
-        "energies",
+        "source_seed",
         "query.stops(state)",
         "query.stops(0)",
         *BOUND,
     ),
     # the search
     Slip(
-        "the root's bound forgotten",
-        search,
-        "root_bound",
-        "math.hypot(*_rest(tree, query, ()))",
-        "0.0",
-        *RANKING,
+        "the root's bound forgotten", search, "root_bound", "float(peak *", "float(0.0 *", *RANKING
     ),
     Slip(
         "the root's bound too small",
         search,
         "root_bound",
-        "math.hypot(*_rest(tree, query, ()))",
-        "math.hypot(*_rest(tree, query, ())) / 2",
+        "float(peak *",
+        "float(0.5 * peak *",
         *BOUND,
     ),
     Slip(
         "children capped by another suffix",
         search,
         "_Hunt._continue",
-        "[nodes[n].bound for n in some]",
-        "[nodes[n].bound for n in reversed(some)]",
+        "caps[some])",
+        "caps[some[::-1]])",
         "batches",
         "bound",
     ),
@@ -333,8 +601,8 @@ SLIPS = (
         "children capped by the smallest",
         search,
         "_Hunt._continue",
-        "[nodes[n].bound for n in some]",
-        "min(node.bound for node in nodes)",
+        "caps[some])",
+        "caps.min())",
         "batches",
         "bound",
     ),
@@ -342,8 +610,8 @@ SLIPS = (
         "children capped by the cut",
         search,
         "_Hunt._continue",
-        "[nodes[n].bound for n in some]",
-        "max(self.best.cut, 1e-9)",
+        "caps[some])",
+        "max(self.best.cut, 1e-9))",
         *BOUND,
     ),
     Slip(
@@ -352,6 +620,18 @@ SLIPS = (
         "_Hunt.left",
         "-self.heap[0][0] if self.heap",
         "-self.heap[1][0] if len(self.heap) > 1",
+        *RANKING,
+    ),
+    Slip("every other entry skipped", search, "_Hunt.pop", "entry + 1", "entry + 2", *RANKING),
+    Slip(
+        "entries in any order", search, "_Hunt._push", "np.argsort(-kept", "np.argsort(kept", *BOUND
+    ),
+    Slip(
+        "entries of other suffixes",
+        search,
+        "_Hunt._push",
+        "which[order]",
+        "which[order[::-1]]",
         *RANKING,
     ),
     Slip(
@@ -363,7 +643,7 @@ SLIPS = (
         *RANKING,
     ),
     Slip(
-        "the first layer never reached",
+        "the first stage never reached",
         search,
         "_Hunt.expand",
         "reversed(range(batch[0].boundary))",
@@ -426,7 +706,7 @@ SLIPS = (
         "longer paths forgotten",
         search,
         "_Hunt._continue",
-        "float(bounds[:, long].max(initial=0.0))",
+        "float(bounds[:, long[some]].max(initial=0.0))",
         "0.0",
         "whole",
         "longer bound",
@@ -491,14 +771,6 @@ SLIPS = (
         "whole",
         "bound",
     ),
-    Slip(
-        "a row moved the wrong way",
-        prompt_tree,
-        "PromptTree.bounds",
-        "rows @ at.patterns",
-        "rows @ np.swapaxes(at.patterns, 1, 2)",
-        *BOUND,
-    ),
     # the energy that is left
     Slip(
         "what stops at listed suffixes forgotten",
@@ -522,8 +794,8 @@ SLIPS = (
         "what leaves listed suffixes forgotten",
         search,
         "_leaving",
-        "not in words",
-        "in words",
+        "bounds[rows[child], column] = 0.0",
+        "bounds[:, column] = 0.0",
         "whole",
         "energy",
     ),
@@ -546,9 +818,8 @@ SLIPS = (
         "sums",
         "sum",
     ),
-    Slip(
-        "totals step nowhere", total, "_longer", "query.step(state, head)", "state", "sums", "sum"
-    ),
+    Slip("totals step nowhere", total, "_longer", "out[way.after", "out[way.before", "sums", "sum"),
+    Slip("totals past no norm", total, "_longer", "stage.past(reads)", "reads", "sums", "sum"),
     Slip(
         "totals with b_U in every query",
         total,
@@ -568,19 +839,28 @@ SLIPS = (
         "order",
     ),
     Slip(
-        "head totals read after their layer",
+        "component totals read before their stage",
         total,
-        "head_totals",
+        "component_totals",
         "reads[index + 1]",
         "reads[index]",
         "sums",
-        "head",
+        "component",
     ),
     Slip(
-        "pairs through the layers between forgotten",
+        "component totals of a stream that passes no norm",
+        total,
+        "frozen_streams",
+        "stage.carry.push(before)",
+        "before",
+        "sums",
+        "component",
+    ),
+    Slip(
+        "pairs through the stages between forgotten",
         total,
         "pair_totals",
-        "read = read + pullback(frozen.layers[early], read)",
+        "read = frozen.stages[early].pull(read)",
         "pass",
         "sums",
         "pair",
@@ -589,10 +869,28 @@ SLIPS = (
         "a remainder that steps nowhere",
         remainder,
         "_Rest.carry",
-        "self.query.step(q, head)",
-        "q",
+        "out[way.after] += way.group.pull(",
+        "out[way.before] += way.group.pull(",
         "sums",
         "remainder",
+    ),
+    Slip(
+        "a remainder past no norm",
+        remainder,
+        "_Rest.carry",
+        "stage.past(self.free)",
+        "self.free",
+        "sums",
+        "remainder",
+    ),
+    Slip(
+        "a remainder that counts nowhere",
+        remainder,
+        "_Rest.carry",
+        "counts[way.after] += self",
+        "counts[way.before] += self",
+        "sums",
+        "remainder count",
     ),
     Slip(
         "a remainder that stops anywhere",
@@ -606,19 +904,44 @@ SLIPS = (
     Slip(
         "a remainder that takes up what is listed",
         remainder,
-        "_Rest.carry",
-        "head not in self.tree.children.get(word, ())",
-        "True",
+        "_Leaving.through",
+        "column] = False",
+        "column] = True",
         "sums",
         "remainder count",
+    ),
+    Slip(
+        "a remainder of one piece a suffix",
+        remainder,
+        "_Leaving.__init__",
+        "[len(suffix.rows) for suffix in near]",
+        "[1 for suffix in near]",
+        "sums",
+        "crash",
+    ),
+    Slip(
+        "rounding past norms forgotten",
+        remainder,
+        "_Rest.carry",
+        "stage.carry.pull_sizes(passing)",
+        "abs(out)",
+        *SUM,
+    ),
+    Slip(
+        "rounding of suffixes past norms forgotten",
+        remainder,
+        "_Rest.carry",
+        "float((listed * size).sum())",
+        "0.0",
+        *SUM,
     ),
     # norms
     Slip(
         "norms: sources born late",
         norm_tree,
-        "NormTree._kernels",
-        "born > index",
-        "born >= index",
+        "NormTree._seed",
+        "source.boundary == boundary",
+        "source.boundary == boundary + 1",
         "norms",
         "energy",
     ),
@@ -635,8 +958,8 @@ SLIPS = (
         "norms: K of the first state",
         norm_tree,
         "NormTree._kernel",
-        "[layer][state]",
-        "[layer][0]",
+        "[stage][state]",
+        "[stage][0]",
         "norms",
         "energy",
     ),
@@ -681,7 +1004,8 @@ SLIPS = (
 
 @pytest.mark.parametrize("law", LAWS)
 def test_the_sound_search_breaks_no_law(law: str) -> None:
-    assert not list(LAWS[law]())
+    with np.errstate(all="ignore"):  # what warns is seen where these laws are tested themselves
+        assert not list(LAWS[law]())
 
 
 @pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,15 +14,31 @@ from hypothesis import strategies as st
 from pathexpand import laws
 from pathexpand.api import Model, from_state_dict, load
 from pathexpand.engine import ranking
-from pathexpand.engine.energy import energies
 from pathexpand.engine.enumeration import enumerate_values
-from pathexpand.engine.prompt_tree import PromptTree
 from pathexpand.engine.search import Budget, Progress, rest_energy, search
-from pathexpand.engine.value import Readout, path_value, suffix_of
-from pathexpand.frozen import FrozenLayer, FrozenSource, FrozenSum
+from pathexpand.engine.value import Readout, path_value
+from pathexpand.frozen import (
+    FrozenSource,
+    FrozenStage,
+    FrozenSum,
+    HeadGroup,
+    MlpGroup,
+    NeuronGroup,
+)
 from pathexpand.symbolic import Head, Network, Path
 from pathexpand.symbolic.query import everything, parse_query
-from tests.search.problems import Problem, Truth, faults, problem_of, random_problem, truths
+from tests.search.problems import (
+    Problem,
+    Truth,
+    faults,
+    made,
+    mlp_problem,
+    problem_of,
+    random_problem,
+    suffix_faults,
+    tree_of,
+    truths,
+)
 from tests.symbolic.test_query import Case, cases
 
 PARTS = 8
@@ -48,13 +64,14 @@ def test_search_is_brute_force(part: int) -> None:
 
 
 def interrupting(reports: int) -> Callable[[Progress], None]:
-    """Listen to a search, and press Ctrl-C at a report."""
+    """Listen to a search, once it has its energies, and press Ctrl-C at a report."""
     heard = []
 
     def report(progress: Progress) -> None:
-        heard.append(progress)
-        if len(heard) == reports:
-            raise KeyboardInterrupt
+        if progress.nodes:
+            heard.append(progress)
+            if len(heard) == reports:
+                raise KeyboardInterrupt
 
     return report
 
@@ -81,6 +98,14 @@ def test_a_search_stopped_anywhere_is_valid(part: int) -> None:
     assert stopped > 3
 
 
+def test_suffixes_of_many_pieces() -> None:
+    for seed in range(80):
+        problem = mlp_problem(seed)
+        truth = truths(problem.frozen, problem.readout)
+        assert not judge(problem, truth), f"problem {seed}"
+        assert not judge(problem, truth, budget=Budget(nodes=seed % 20)), f"problem {seed}"
+
+
 @relaxed
 @given(cases(), st.integers(0, 2**32 - 1))
 def test_search_within_any_query(case: Case, seed: int) -> None:
@@ -98,19 +123,22 @@ def spread_problem(seed: int) -> Problem:
     """
     rng = np.random.default_rng(seed)
     network, size = Network.attention_only(4, 4), 1 if seed % 2 else 3
-    layers = tuple(
-        FrozenLayer(
-            heads,
-            np.tril(rng.uniform(0.5, 1, size=(4, size, size))),
-            rng.normal(size=(4, size, 1)) * np.exp(1.5 * rng.normal(size=(4, 1, 1))),
-            rng.normal(size=(4, 1, size)),
+    stages = [
+        FrozenStage(
+            (
+                HeadGroup(
+                    heads,  # type: ignore[arg-type]
+                    np.tril(rng.uniform(0.5, 1, size=(4, size, size))),
+                    rng.normal(size=(4, size, 1)) * np.exp(1.5 * rng.normal(size=(4, 1, 1))),
+                    rng.normal(size=(4, 1, size)),
+                ),
+            )
         )
-        for heads in network.layers
-    )
-    sources = (FrozenSource("embed", 0, rng.normal(size=(size, size))),)
-    frozen = FrozenSum(sources, layers, np.ones(size, dtype=bool), has_unembed_bias=False)
+        for heads in network.stages
+    ]
+    sources = [FrozenSource("embed", 0, rng.normal(size=(size, size)))]
     readout = Readout(size - 1, rng.normal(size=size), 0)
-    return Problem(frozen, readout, everything(network), 30, None)
+    return Problem(made(sources, stages, free=False), readout, everything(network), 30, None)
 
 
 def test_bounds_hold_while_many_suffixes_are_expanded_together() -> None:
@@ -126,9 +154,13 @@ def test_an_anytime_bound_never_grows_and_every_path_is_visited_once() -> None:
         problem = random_problem(seed)
         heard: list[Progress] = []
         found = problem.rank(report=heard.append)
+        assert [each.nodes for each in heard if each.prepared < 1] == [0] * (
+            max(problem.frozen.depth - 1, 0)
+        )
         assert all(one.bound >= other.bound for one, other in pairwise(heard))
         assert all(one.cut <= other.cut for one, other in pairwise(heard))
-        assert all(one.nodes < other.nodes for one, other in pairwise(heard))
+        nodes = [each.nodes for each in heard if each.nodes]
+        assert all(one < other for one, other in pairwise(nodes))
         assert found.found.visited <= problem.query.count()
 
 
@@ -175,13 +207,12 @@ def test_ties_stand_in_the_order_of_paths(weight: float, top: int) -> None:
 
 def ties_met_late_first() -> Problem:
     """Make three paths of value 1, of which the search meets that of the last layer first."""
-    layer = FrozenLayer((), np.ones((1, 1, 1)), np.array([[[1.0], [0.0]]]), np.array([[[0.0, 1]]]))
-    frozen = FrozenSum(
-        (FrozenSource("embed", 0, np.array([[1.0, 0.0]])),),
-        tuple(replace(layer, heads=(Head(index, 0),)) for index in range(3)),
-        np.ones(1, dtype=bool),
-        has_unembed_bias=False,
-    )
+    w_v, w_o = np.array([[[1.0], [0.0]]]), np.array([[[0.0, 1]]])
+    stages = [
+        FrozenStage((HeadGroup((Head(index, 0),), np.ones((1, 1, 1)), w_v, w_o),))
+        for index in range(3)
+    ]
+    frozen = made([FrozenSource("embed", 0, np.array([[1.0, 0.0]]))], stages, free=False)
     return Problem(frozen, Readout(0, np.array([0.0, 1]), 0), everything(frozen.network()), 1, None)
 
 
@@ -214,7 +245,7 @@ def test_a_model_that_writes_nothing() -> None:
 
 def test_the_embedded_model_is_its_enumeration_to_the_last_digit() -> None:
     run = load("two-layer").run("to be or not to be")
-    readout = run.target().readout(run.model.weights, run.position())
+    readout = run.target().readout(run.unembed, run.position())
     values = {
         Path(block.source, word): path_value(run.frozen, readout, Path(block.source, word))
         for block in enumerate_values(run.frozen, readout)
@@ -242,13 +273,20 @@ def test_numbers_whose_squares_are_no_floats(scale: float, nodes: int | None) ->
 
 
 def one_tiny_token(seed: int) -> Problem:
-    """Make every head read a first token beside which all the others are large."""
+    """Make all components read a first token beside which all the others are large."""
     problem = random_problem(seed)
     for source in problem.frozen.sources:
         source.values[:1] *= 1e-25
-    for layer in problem.frozen.layers:
-        layer.patterns[:, :, 1:] = 0
+    for group in groups(problem.frozen):
+        if isinstance(group, HeadGroup):
+            group.patterns[:, :, 1:] = 0
+        else:
+            group.gates[1:] = 0
     return problem
+
+
+def groups(frozen: FrozenSum) -> list[HeadGroup | NeuronGroup | MlpGroup]:
+    return [group for stage in frozen.stages for group in stage.groups]  # type: ignore[misc]
 
 
 def test_one_tiny_token_beside_large_ones() -> None:
@@ -263,70 +301,36 @@ def test_one_tiny_token_beside_large_ones() -> None:
 # --- energies -------------------------------------------------------------------------------------
 
 
-def named_values(frozen: FrozenSum, readout: Readout, path: Path) -> Iterator[float]:
-    """Yield the value of a path for every choice of the positions it passes, but the last."""
-    source = next(each for each in frozen.sources if each.label == path.source)
-    vector = readout.direction
-    for head in reversed(path.components):
-        layer = frozen.layers[head.layer]
-        vector = layer.W_V[head.index] @ (layer.W_O[head.index] @ vector)
-    read = source.values @ vector  # (position,)
-
-    def back(place: int, heads: tuple[Head, ...], weight: float) -> Iterator[float]:
-        if not heads:
-            yield weight * float(read[place])
-            return
-        row = frozen.layers[heads[-1].layer].patterns[heads[-1].index][place]
-        for key, entry in enumerate(row):
-            yield from back(key, heads[:-1], weight * float(entry))
-
-    yield from back(readout.position, path.components, 1.0)
-
-
-def made_positive(problem: Problem) -> FrozenSum:
-    """Take every number's size, none of the weights 0: then no energy is small by cancelling."""
-    frozen = problem.frozen
-    for layer in frozen.layers:
-        for array in (layer.W_V, layer.W_O):
-            array[:] = abs(array) + 0.1
-        layer.patterns[:] = abs(layer.patterns)
-    for source in frozen.sources:
-        source.values[:] = abs(source.values) + 0.1
-    problem.readout.direction[:] = abs(problem.readout.direction) + 0.1
-    return frozen
+def diagonal_faults(seed: int) -> list[str]:
+    """Name the energy if it is not exact where nothing mixes positions."""
+    rng = np.random.default_rng(seed)
+    kinds = {"mlp": ("neurons", "frozen")[seed % 2], "parallel": bool(seed // 2 % 2)}
+    network = Network.transformer(3, 0, 3, positions=True, biases=True, unembed_bias=True, **kinds)
+    problem = problem_of(network, everything(network), rng)
+    listed = {path for path in network.paths() if rng.random() < 0.3}
+    found = rest_energy(tree_of(problem, problem.frozen, problem.query), problem.query, listed)
+    left = [
+        truth
+        for path, truth in truths(problem.frozen, problem.readout).items()
+        if path not in listed
+    ]
+    exact = np.hypot.reduce([each.value for each in left])
+    if not 1e-140 < exact < 1e140:
+        return []  # its square is no float of full length
+    slack = sum(each.rounding for each in left)
+    return [] if np.sqrt(found) == pytest.approx(exact, rel=1e-7, abs=slack) else ["energy"]
 
 
-def test_energies_are_exact_where_positions_are_named() -> None:
-    seen = 0
-    for seed in range(120):
-        problem = random_problem(seed)
-        if problem.frozen.positions > 3 or len(problem.frozen.layers) > 3:
-            continue
-        frozen, readout = made_positive(problem), problem.readout
-        if max(float(np.max(abs(source.values))) for source in frozen.sources) > 1e6:
-            continue
-        for query in (everything(frozen.network()), problem.query):
-            exact = sum(
-                value**2
-                for path in query.paths()
-                if path.source != "b_U"
-                for value in named_values(frozen, readout, path)
-            )
-            exact += sum(float(readout.constant) ** 2 for p in query.paths() if p.source == "b_U")
-            tree = PromptTree(frozen, readout, energies(frozen, query, named=True))
-            got = rest_energy(tree, query, ())
-            assert exact == pytest.approx(got, rel=1e-5, abs=1e-300)
-            summed = PromptTree(frozen, readout, energies(frozen, query))
-            assert got <= rest_energy(summed, query, ()) * (1 + 1e-5)
-            seen += exact > 0
-    assert seen > 50
+def test_the_energy_left_is_exact_where_nothing_mixes_positions() -> None:
+    for seed in range(160):
+        assert not diagonal_faults(seed), f"problem {seed}"
 
 
 def test_the_energy_of_a_remainder_is_that_of_what_is_left() -> None:
     for seed in range(200):
         problem, rng = random_problem(seed), np.random.default_rng(seed)
-        frozen, query = problem.frozen, problem.query
-        tree = PromptTree(frozen, problem.readout, energies(frozen, query))
+        query = problem.query
+        tree = tree_of(problem, problem.frozen, query)
         every = list(query.paths())
         assert rest_energy(tree, query, every) == 0.0
         listed = {path for path in every if rng.random() < 0.5}
@@ -403,51 +407,55 @@ def test_a_suffix_that_is_expanded_is_told() -> None:
 def test_top_of_nothing_still_bounds_everything() -> None:
     for seed in range(100):
         problem = random_problem(seed)
-        near = problem.frozen.until(problem.readout.position)
-        tree = PromptTree(near, problem.readout, energies(near, problem.query))
-        found = search(tree, problem.query, top=0)
-        largest = max(
-            (
-                abs(float(path_value(problem.frozen, problem.readout, path)))
-                for path in problem.query.paths()
-            ),
-            default=0.0,
-        )
+        near, query = problem.frozen.until(problem.readout.position), problem.query
+        found = search(tree_of(problem, near, query), query, top=0)
+        values = [path_value(problem.frozen, problem.readout, path) for path in query.paths()]
         assert (found.paths, found.certified) == ((), True)
-        assert found.bound >= largest * (1 - 1e-9)
+        assert found.bound >= max(map(abs, values), default=0.0) * (1 - 1e-9)
 
 
 def test_every_bound_of_a_suffix_holds_for_all_its_completions() -> None:
     """Not only the largest bound left: each is one."""
     for seed in range(200):
         problem = random_problem(seed)
-        frozen, readout, network = problem.frozen, problem.readout, problem.frozen.network()
-        query = everything(network)
-        energy, known = energies(frozen, query), truths(frozen, readout)
-        for path in list(known)[:: max(len(known) // 12, 1)]:
-            if not path.components:
-                continue
-            head, *later = path.components
-            suffix = suffix_of(frozen, readout, later)
-            layer = frozen.layers[head.layer]
-            row = suffix.row @ layer.patterns[head.index]
-            inner = layer.W_O[head.index] @ suffix.vector
-            bound = energy.bound(head.layer, 0, [head.index], row[None, None], inner[None, None])
-            ends = [p for p in known if p.components[-path.order :] == path.components]
-            total = np.hypot.reduce([known[each].value for each in ends])
-            slack = sum(known[each].rounding for each in ends)
-            assert total <= float(bound[0, 0]) + slack
+        truth = truths(problem.frozen, problem.readout)
+        assert not list(suffix_faults(problem, truth)), f"problem {seed}"
 
 
-def test_an_interrupt_before_there_are_energies_still_closes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def interrupted(*args: object) -> None:
-        raise KeyboardInterrupt
+# --- before there is anything to search with ------------------------------------------------------
 
-    monkeypatch.setattr(ranking, "energies", interrupted)
+
+@pytest.mark.parametrize("max_order", [None, 1])
+def test_an_interrupt_before_there_are_energies_still_closes(max_order: int | None) -> None:
+    def interrupted(progress: Progress) -> None:
+        if progress.prepared < 1:
+            raise KeyboardInterrupt
+
     run = load("two-layer").run("to be or not")
-    for max_order in (None, 1):
-        table = run.paths(top=5, max_order=max_order)
-        assert (len(table), table.bound, table.certified, table.closes) == (0, None, False, True)
-        assert "Stopped early" in table.to_text(80)
+    table = run.paths(top=5, max_order=max_order, report=interrupted)
+    assert (len(table), table.bound, table.certified, table.closes) == (0, None, False, True)
+    assert "Stopped early" in table.to_text(80)
+
+
+def test_energies_that_take_too_long_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = load("two-layer").run("to be or not")
+    assert run.paths(top=5, budget=Budget(seconds=0)).bound is not None  # it took no second
+    monkeypatch.setattr(ranking, "_LEAST_SECONDS", 0.0)
+    table = run.paths(top=5, budget=Budget(seconds=0))
+    assert (len(table), table.bound, table.certified, table.closes) == (0, None, False, True)
+    assert run.paths(top=5, budget=Budget(seconds=1000)).certified
+
+
+# --- going through all paths ----------------------------------------------------------------------
+
+
+def test_going_through_all_paths_is_brute_force() -> None:
+    for seed in range(300):
+        problem = random_problem(seed)
+        truth = truths(problem.frozen, problem.readout)
+        found = problem.rank(listing=True)
+        assert not list(faults(problem, found, truth, whole=True)), f"problem {seed}"
+        for budget in (Budget(nodes=seed % 9), Budget(seconds=0.0), Budget(memory=seed)):
+            assert not judge(problem, truth, budget=budget, listing=True), f"problem {seed}"
+        interrupted = problem.rank(report=interrupting(1), listing=True)
+        assert not list(faults(problem, interrupted, truth, whole=False)), f"problem {seed}"

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from pathexpand.engine.remainder import remainder
-from pathexpand.engine.rounding import gamma
-from pathexpand.engine.total import head_totals, pair_totals, totals
+from pathexpand.engine.rounding import TINY, gamma
+from pathexpand.engine.total import component_totals, frozen_streams, pair_totals, totals
 from pathexpand.engine.value import path_value_by_token
-from pathexpand.symbolic import Path
-from tests.search.problems import Problem, Truth, random_problem, streams, truths
+from pathexpand.symbolic import Head, Path
+from tests.search.problems import Problem, Truth, random_problem, sized_streams, truths
 
 SEEDS = range(300)
 
@@ -39,13 +39,13 @@ def total_faults(problem: Problem, truth: dict[Path, Truth]) -> list[str]:
         np.zeros(frozen.positions),
     )
     wrong += ["token"] if not np.all(abs(found.by_token() - split) <= slack) else []
-    for head, value in head_totals(frozen, readout).items():
-        wrong += ["head"] if differs(value, (p for p in truth if head in p.components)) else []
+    for each, value in component_totals(frozen, readout).items():
+        wrong += ["component"] if differs(value, (p for p in truth if each in p.components)) else []
     for pair, value in pair_totals(frozen, readout).items():
         through = (p for p in truth if set(pair) <= set(p.components))
         wrong += ["pair"] if differs(value, through) else []
     for some in (asked[::2], asked[1::3], asked):
-        rest = remainder(frozen, readout, some, query=query, streams=streams(frozen))
+        rest = remainder(frozen, readout, some, query=query, measured=True)
         left = [path for path in asked if path not in set(some)]
         wrong += ["remainder count"] if rest.count != len(left) else []
         own = sum(truth[path].rounding for path in truth) + rest.rounding
@@ -65,10 +65,19 @@ def test_totals_are_sums_of_paths(part: int) -> None:
         assert not total_faults(problem, truth), f"problem {seed}"
 
 
-def test_heads_and_pairs_are_all_there_in_order() -> None:
-    problem = random_problem(8)
-    network = problem.frozen.network()
-    heads = [head for layer in network.layers for head in layer]
-    assert list(head_totals(problem.frozen, problem.readout)) == heads
-    pairs = [(one, other) for one in heads for other in heads if one.layer < other.layer]
-    assert list(pair_totals(problem.frozen, problem.readout)) == pairs
+def test_components_and_pairs_of_heads_are_all_there_in_order() -> None:
+    for problem in map(random_problem, range(40)):
+        every = list(problem.frozen.network().components)
+        assert list(component_totals(problem.frozen, problem.readout)) == every
+        heads = [each for each in every if isinstance(each, Head)]
+        pairs = [(one, other) for one in heads for other in heads if one.layer < other.layer]
+        assert list(pair_totals(problem.frozen, problem.readout)) == pairs
+
+
+def test_the_frozen_sum_makes_its_streams() -> None:
+    for problem in map(random_problem, range(100)):
+        frozen = problem.frozen
+        found = zip(frozen_streams(frozen), sized_streams(frozen), strict=True)
+        for boundary, (mine, (stream, size)) in enumerate(found):
+            steps = 3 * (boundary + 1) * (frozen.positions + 2 * stream.shape[1] + 15)
+            assert np.all(abs(mine - stream) <= 2 * gamma(steps) * size + TINY)

@@ -1,5 +1,7 @@
 """Each law of the layer fails on an engine that is broken on purpose."""
 
+from itertools import combinations
+
 import pytest
 
 from pathexpand.errors import CompositionError, NotationError
@@ -21,11 +23,12 @@ from pathexpand.symbolic import (
     to_sympy,
 )
 
-from .strategies import head_term
+from .strategies import component_term
 
 IDENTITY = Term((), ())
-TWO_LAYERS = (IDENTITY + head_term("L1H2")) @ (IDENTITY + 3 * head_term("L0H1"))
+TWO_LAYERS = (IDENTITY + component_term("L1H2")) @ (IDENTITY + 3 * component_term("L0H1"))
 NETWORK = Network.attention_only(heads=(2, 3), positions=True, biases=True, unembed_bias=True)
+NEURONS = Network.transformer(heads=(2, 1), neurons=2, mlp="neurons", biases=True)
 
 
 def sympy_law():
@@ -42,9 +45,14 @@ def iterate_law():
 
 def count_law():
     """Counted = expanded = listed = the formula."""
-    listed = [path.term() for path in NETWORK.paths()]
-    numbers = {NETWORK.count(), count(NETWORK.expression()), len(listed), 2 * 12 + 4 + 1 + 1}
-    return numbers == {30} and listed == list(expand(NETWORK.expression()))
+    wanted = {NETWORK: 2 * 12 + 4 + 1 + 1, NEURONS: 3 * 3 * 2 * 3 + 3 * 2 * 3 + 2 * 3 + 3 + 1}
+    for network_, number in wanted.items():
+        listed = [path.term() for path in network_.paths()]
+        expression = network_.expression()
+        numbers = {network_.count(), sum(network_.count_by_order()), count(expression)}
+        if numbers | {len(listed)} != {number} or listed != list(expand(expression)):
+            return False
+    return True
 
 
 def text_law():
@@ -121,25 +129,25 @@ def test_a_forgotten_choice_in_iterate_is_seen(monkeypatch):
     assert not iterate_law()
 
 
-@pytest.mark.parametrize("forget", ["the residual connection", "a head", "the constants' route"])
+@pytest.mark.parametrize(
+    "forget", ["the residual connection", "a component", "the constants' route"]
+)
 def test_a_wrong_network_is_seen(monkeypatch, forget):
-    def layer(heads):
-        through = [head_term(head.label) for head in heads]
-        if forget == "a head":
+    def step(stage):
+        through = [component_term(each.label) for each in stage]
+        if forget == "a component":
             return Sum.of(IDENTITY, *through[1:])
         if forget == "the residual connection":
             return Sum.of(*through)
-        return Sum.of(IDENTITY, *through) if heads[0].layer == 0 else IDENTITY
+        return Sum.of(IDENTITY, *through) if stage[0].layer == 0 else IDENTITY
 
-    monkeypatch.setattr(network, "_layer", layer)
+    monkeypatch.setattr(network, "_step", step)
     assert not count_law()
 
 
-def test_a_chain_that_stays_in_a_layer_is_seen(monkeypatch):
-    def any_pairs(layers, order):
-        from itertools import combinations
-
-        return combinations([head for layer in layers for head in layer], order)
+def test_a_chain_that_stays_in_a_stage_is_seen(monkeypatch):
+    def any_pairs(stages, order):
+        return combinations([each for stage in stages for each in stage], order)
 
     monkeypatch.setattr(network, "_chains", any_pairs)
     with pytest.raises(CompositionError):

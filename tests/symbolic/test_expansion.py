@@ -22,7 +22,7 @@ from pathexpand.symbolic import (
     iterate,
 )
 
-from .strategies import head_term, networks, steps
+from .strategies import component_term, networks, steps
 
 
 @given(steps(), st.none() | st.integers(0, 4))
@@ -75,12 +75,18 @@ def test_too_many_terms_are_refused_before_they_are_allocated():
     assert len(expand(expression, max_order=2, limit=9_649)) == 9_649
 
 
+def test_an_endless_number_of_terms_is_refused_too():
+    step = Sum.of(*[Term((), ())] * 1000)
+    with pytest.raises(LimitError, match=r"got about 10\^6000; set max_order"):
+        expand(Then((step,) * 2000))
+
+
 def test_a_dead_branch_is_not_multiplied_out():
     huge = Network.attention_only(12, 12).expression()
     nothing = 0 * Term((), (), at=LOGITS)
     assert len(expand(nothing @ huge)) == 0
     assert list(iterate(nothing @ huge)) == []
-    late = Then((huge, Term((head_term("L0H0").position_word[0],) * 5, (), at=LOGITS)))
+    late = Then((huge, Term((component_term("L0H0").position_word[0],) * 5, (), at=LOGITS)))
     assert len(expand(late, max_order=5)) == 1
 
 
@@ -97,7 +103,7 @@ def test_two_thousand_layers_need_no_recursion():
     assert len(expand(expression, max_order=1)) == 6001
     nested = Term((), ())
     for _ in range(2000):
-        nested = Sum.of(Then((nested, head_term("L0H0"))), Term((), ()))
+        nested = Sum.of(Then((nested, component_term("L0H0"))), Term((), ()))
     assert count(nested) == len(list(iterate(nested, max_order=9))) + 1991 == 2001
 
 

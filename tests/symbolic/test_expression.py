@@ -3,7 +3,7 @@ import pytest
 from pathexpand.errors import CompositionError
 from pathexpand.symbolic import STREAM, W_E, W_U, Expansion, Sum, Term, Then, count, expand
 
-from .strategies import head_term
+from .strategies import component_term
 
 EMBED, UNEMBED, IDENTITY = Term((), (W_E,)), Term((), (W_U,)), Term((), ())
 
@@ -42,7 +42,7 @@ def test_sums_and_compositions_stay_flat():
 
 
 def test_equality_of_meaning_is_equality_of_expansions():
-    a, b = head_term("L0H0"), head_term("L1H0")
+    a, b = component_term("L0H0"), component_term("L1H0")
     left = (IDENTITY + b) @ (IDENTITY + a)
     right = IDENTITY + a + b + b @ a
     assert left != right
@@ -55,7 +55,7 @@ def test_equality_of_meaning_is_equality_of_expansions():
 
 
 def test_four_terms_of_two_layers_print_in_the_right_order():
-    a, b = head_term("L0H0"), head_term("L1H0")
+    a, b = component_term("L0H0"), component_term("L1H0")
     terms = list(expand((IDENTITY + b) @ (IDENTITY + a)))
     assert len(terms) == 4
     assert [str(each) for each in terms[-1].position_word] == ["A^L0H0", "A^L1H0"]

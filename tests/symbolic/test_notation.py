@@ -49,6 +49,37 @@ def test_the_two_notations_print_as_the_paper_and_as_arrays():
     assert format_term(bias, notation="code", ascii=True) == "Id (x) b[L0] W_U"
 
 
+@pytest.mark.parametrize(
+    ("path", "paper", "code", "tex"),
+    [
+        (
+            "type > L0H1 > L0N23",
+            "G^L0N23 A^L0H1 ⊗ W_U W_IO^L0N23 W_OV^L0H1 W_type",
+            "G[L0N23] A[L0H1] ⊗ W_type OV[L0H1] IO[L0N23] W_U",
+            r"G^{L0N23} A^{L0H1} \otimes W_U W_{IO}^{L0N23} W_{OV}^{L0H1} W_{\mathrm{type}}",
+        ),
+        (
+            "L0Mbias > L1M",
+            "G^L1M ⊗ W_U W_IO^L1M b^L0M",
+            "G[L1M] ⊗ b[L0M] IO[L1M] W_U",
+            r"G^{L1M} \otimes W_U W_{IO}^{L1M} b^{L0M}",
+        ),
+        ("L0M", "Id ⊗ W_U M^L0", "Id ⊗ M[L0] W_U", r"\mathrm{Id} \otimes W_U M^{L0}"),
+        (
+            "embedbias",
+            "Id ⊗ W_U b^embed",
+            "Id ⊗ b[embed] W_U",
+            r"\mathrm{Id} \otimes W_U b^{\mathrm{embed}}",
+        ),
+    ],
+)
+def test_neurons_mlps_and_their_sources(path, paper, code, tex):
+    term = Path.parse(path).term()
+    assert format_term(term) == paper
+    assert format_term(term, notation="code") == code
+    assert latex(term) == tex
+
+
 def test_coefficients_and_signs():
     term = Path.parse("embed").term()
     other = Path.parse("pos").term()
@@ -83,6 +114,15 @@ def test_identities_and_zeros_keep_their_spaces(space):
         ("2 Id ⊗ W_E", "paper", 3),
         ("Id ⊗ W_E + Id ⊗ W_U", "paper", 12),
         ("Id ⊗ b^L01", "paper", 6),
+        ("A^L0N3 ⊗ W_E", "paper", 1),
+        ("G^L0H3 ⊗ W_E", "paper", 1),
+        ("G^L0 ⊗ W_E", "paper", 1),
+        ("G^L0N3 ⊗ W_OV^L0N3", "paper", 10),
+        ("G^L0N3 ⊗ W_IO^L0H3", "paper", 10),
+        ("G[L0N3] ⊗ W_IO[L0N3]", "code", 11),
+        ("Id ⊗ M^L0M", "paper", 6),
+        ("Id ⊗ b^pos", "paper", 6),
+        ("Id ⊗ M", "paper", 6),
     ],
 )
 def test_mistakes_are_pointed_at(text, notation, column):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from pathexpand.errors import NotationError
 from pathexpand.symbolic import INPUT, LOGITS, Network, expand, from_sympy, to_sympy
 
-from .strategies import head_term, networks, steps
+from .strategies import component_term, networks, steps
 
 
 @settings(deadline=None, max_examples=60)
@@ -31,7 +31,7 @@ def test_the_form_stays_factored():
 
 
 def test_repeated_maps_are_powers_in_sympy_and_words_here():
-    square = head_term("L0H0") @ head_term("L0H0")
+    square = component_term("L0H0") @ component_term("L0H0")
     assert str(to_sympy(square)) == "(A^L0H0**2)x(W_OV^L0H0**2)"
     assert from_sympy(to_sympy(square), square.source, square.target) == expand(square)
 

@@ -84,9 +84,11 @@ def test_claims(make, table):
         return " ".join(make(**parts).to_text().split())
 
     assert (
-        "Certified: each unlisted path of at most 1 head has |value| of at most 0.29, each longer "
-        "one of at most 1.7." in said(max_order=1, longer_bound=1.7)
+        "Certified: each unlisted path of order 1 or less has |value| of at most 0.29, each "
+        "longer one of at most 1.7." in said(max_order=1, longer_bound=1.7)
     )
+    unseen = said(max_order=1, longer_bound=None)
+    assert "of at most 0.29; longer ones were not looked at." in unseen
     assert "Certified: each of the 3 unlisted paths has" in said(max_order=1)
     stopped = said(certified=False, bound=0.5)
     assert (
