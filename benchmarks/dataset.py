@@ -37,7 +37,7 @@ def enumerated(model: pathexpand.Model, prompts: list[np.ndarray]) -> np.ndarray
     squares = 0.0
     for prompt in prompts:
         run = model.run(prompt)
-        readout = run.target(5).readout(model.weights, LENGTH - 1)
+        readout = run.target(5).readout(run.unembed, LENGTH - 1)
         blocks = [block.values for block in enumerate_values(run.frozen, readout)]
         squares = squares + np.concatenate(blocks) ** 2
     return np.sort(np.sqrt(squares / len(prompts)))[::-1]

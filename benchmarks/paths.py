@@ -26,7 +26,7 @@ def main() -> None:
     ids = np.random.default_rng(1).integers(0, VOCABULARY, (1, LENGTH))
     mask = np.ones_like(ids, dtype=bool)
     run = model.run(ids[0])
-    readout = run.target(5).readout(model.weights, LENGTH - 1)
+    readout = run.target(5).readout(run.unembed, LENGTH - 1)
 
     def dense_last() -> None:
         stream = forward(model.weights, model.config, ids, mask).residual[-1]

@@ -3,6 +3,10 @@
 import os
 from pathlib import Path
 
+# Tests run on all cores at once, so none of them may take several for its small products. This
+# must be said before numpy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import settings
 

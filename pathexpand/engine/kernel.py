@@ -133,13 +133,14 @@ class HeadReader(Reader):
     def move(self, index: int, moved: Moved) -> Moved:
         """Move the row by the head's pattern and the vector through W_V W_O."""
         rows, vectors = self.group.move(moved.rows, moved.vectors, index)
-        steps = gamma(sum(self.group.W_V.shape[1:]))
+        # What underflows is at least TINY, without asking what is 0: only what matters is moved.
         lost = np.empty_like(moved.lost)
-        before = times(gamma(moved.rows.shape[1]), abs(moved.rows).sum(axis=1))
-        lost[:, 0] = times(moved.lost[:, 0] + before, self.row_sum[index])
-        lost[:, 1] = times(moved.lost[:, 1], self.reads[index], self.writes[index])
-        size = times(lengths(moved.vectors), self.all_reads[index], self.all_writes[index])
-        lost[:, 1] += times(steps, size)
+        before = moved.lost[:, 0] + gamma(moved.rows.shape[1]) * abs(moved.rows).sum(axis=1) + TINY
+        lost[:, 0] = before * self.row_sum[index] + TINY
+        read = lengths(moved.vectors) * self.all_reads[index] + TINY
+        steps = gamma(sum(self.group.W_V.shape[1:]))
+        lost[:, 1] = (moved.lost[:, 1] * self.reads[index] + TINY) * self.writes[index] + TINY
+        lost[:, 1] += steps * (read * self.all_writes[index] + TINY)
         return Moved(rows, vectors, lost)
 
 
@@ -235,9 +236,9 @@ class NeuronReader(Reader):
         rows, vectors = self.group.move(moved.rows, moved.vectors, index)
         lost = np.empty_like(moved.lost)
         largest = abs(self.group.gates[:, index]).max(initial=0.0)
-        lost[:, 0] = times(moved.lost[:, 0], largest) + 2 * UNIT * abs(rows).sum(axis=1) + TINY
+        lost[:, 0] = moved.lost[:, 0] * largest + 2 * UNIT * abs(rows).sum(axis=1) + TINY
         read = moved.lost[:, 1] + gamma(moved.vectors.shape[1] + 1) * lengths(moved.vectors) + TINY
-        lost[:, 1] = times(read, self.outputs[index], self.inputs[index]) + TINY
+        lost[:, 1] = (read * self.outputs[index] + TINY) * self.inputs[index] + TINY
         return Moved(rows, vectors, lost)
 
 

@@ -101,7 +101,8 @@ def rank(
         "report": report,
     }
     try:
-        if is_shorter(near, query, max_order):
+        # A search that is stopped early still has a bound; a list has none.
+        if budget is None and is_shorter(near, query, max_order):
             found, energy = list_all(PromptTree(near, readout, query), query, **listing)
         else:
             tree = PromptTree(near, readout, query, energies(near, query, report=prepared))

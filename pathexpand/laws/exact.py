@@ -81,7 +81,7 @@ def check_exact_closure(
     return judged("exact closure", deviations, f"{model.network.count():,} paths, exact numbers")
 
 
-def check_exact_cut(run: Run, *, sizes: int = 3, paths: int = 150) -> LawResult:
+def check_exact_cut(run: Run, *, sizes: int = 3, paths: int = 300) -> LawResult:
     """Check exact closure on a small rational cut of a run's model.
 
     Kept are the first `sizes` dimensions of the stream, of each head, MLP and of the vocabulary,

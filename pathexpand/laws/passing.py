@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pathexpand.api import Run
 from pathexpand.engine.rounding import TINY, gamma
-from pathexpand.laws.held import Held, HeldLayer
+from pathexpand.laws.held import Held, HeldLayer, Side, held_of
 from pathexpand.laws.rounded import gated, lengths, normed, opened
 from pathexpand.model.forward import attention_scores
 from pathexpand.model.weights import Attention, HeadNorm, Mlp, Norm
@@ -103,38 +103,25 @@ class _Pass:
 
     def rounding(self, *, stop: bool) -> RunRounding:
         """Give the bounds of the whole run, or of the part that they say anything about."""
-        first = abs(self.weights.embedded(self.run.tokens))
-        if self.config.positional_embedding_type == "standard" and self.weights.pos is not None:
-            first = first + abs(self.weights.positions(self.run.dense.places[0]))
-        if self.weights.types is not None:
-            first = first + abs(self.weights.types.whole()).max(axis=0)
-        stream = _Known(self._embedded(), gamma(3) * first + TINY)
+        dense, held = self.run.dense, held_of(self.run)
+        values: Any = sum(Side(self.run.model, held).born(dense).values())
+        sizes: Any = sum(Side(self.run.model, held, sizes=True).born(dense).values())
+        stream = _Known(values, gamma(3) * sizes + TINY)
         embed_scales = []
         for norm in self.weights.embed_norms:
             stream, scale = _through(norm, stream)
             embed_scales.append(scale)
-        stream = _Known(self.run.dense.residual[0][0], stream.wide)
+        stream = _Known(dense.residual[0][0], stream.wide)
         streams: list[Array] = [stream.wide]
         layers: list[HeldLayer] = []
         for layer in range(len(self.weights.blocks)):
-            stream, held = self._layer(layer, stream)
+            stream, fixed = self._layer(layer, stream)
             if stop and not stream.wide.max() <= abs(stream.values).max() + TINY:
                 return RunRounding(Held(tuple(layers), tuple(embed_scales)), tuple(streams))
             streams.append(stream.wide)
-            layers.append(held)
+            layers.append(fixed)
         whole = self._head(stream, Held(tuple(layers), tuple(embed_scales)))
         return RunRounding(whole, tuple(streams))
-
-    def _embedded(self) -> Array:
-        stream = self.weights.embedded(self.run.tokens)
-        if self.config.positional_embedding_type == "standard" and self.weights.pos is not None:
-            stream = stream + self.weights.positions(self.run.dense.places[0])
-        if self.weights.types is not None:
-            types = self.run.dense.types
-            stream = stream + self.weights.types.at(
-                self.run.tokens * 0 if types is None else types[0]
-            )
-        return stream
 
     def _layer(self, layer: int, stream: _Known) -> tuple[_Known, HeldLayer]:
         block, scales = self.weights.block(layer), {}
