@@ -19,6 +19,7 @@ from pathexpand.model.shown import ROOM, cut, shown
 from pathexpand.model.tokenizer import Tokenizer, encode, show_token
 
 Array = npt.NDArray[Any]
+_HASHED = re.compile(r"#[0-9]+")
 _ID = re.compile(r"[+-]?[0-9]+")  # other scripts' digits are text, as tokenizers see them
 TargetLike = str | int | tuple[int | str, int | str] | npt.NDArray[Any]
 
@@ -199,7 +200,8 @@ def _difference(token: int, other: int) -> DifferenceTarget:
 def _token(checkpoint: Checkpoint, given: object) -> int:
     size = checkpoint.config.d_vocab_out
     if isinstance(given, str) and not given.startswith("text:"):
-        number = given.removeprefix("id:")
+        # Tables print a token without a text as #5.
+        number = given[1:] if _HASHED.fullmatch(given) else given.removeprefix("id:")
         if _ID.fullmatch(number):
             if len(number) > 20:  # Python reads no endless number
                 raise PromptError(f"target id {cut(number)}", wanted=f"an id from 0 to {size - 1}")
@@ -224,6 +226,9 @@ def _token_of_text(checkpoint: Checkpoint, text: str) -> int:
             got="text",
             remedy="this model has no tokenizer.json",
         )
+    named = tokenizer.named(text)
+    if named is not None:
+        return named
     ids = encode(tokenizer, text, "target")
     if len(ids) != 1:
         pieces = cut(" ".join(tokenizer.show(each) for each in ids[:8]), 2 * ROOM)

@@ -61,7 +61,9 @@ _REMEDY = 'a prompt that itself starts with { is written as {"text": "{ …"}'
 )
 @queried
 @click.option("--top", type=int, default=10, show_default=True, metavar="N", help="Rows to list.")
-@click.option("--max-order", type=int, metavar="N", help="Rank only paths of at most N heads.")
+@click.option(
+    "--max-order", type=int, metavar="N", help="Rank only paths of at most N heads and MLPs."
+)
 @click.option("--raw", is_flag=True, help="Read the logit itself, not minus the vocabulary mean.")
 @click.option("--nodes", type=int, metavar="N", help="Stop after so many suffixes.")
 @click.option("--seconds", type=float, metavar="S", help="Stop the search after so long.")

@@ -12,6 +12,8 @@ from pathlib import Path as FilePath
 from pathexpand.errors import FileError
 from pathexpand.table.spelling import can_show, visible
 
+INTERRUPTED = 130  # the exit status after Ctrl-C
+
 
 def emit(render: Callable[[bool], str], file: str | None = None) -> None:
     r"""Print a text, or write it to a file in UTF-8.

@@ -18,7 +18,7 @@ from pathexpand.cli.count import count
 from pathexpand.cli.dataset import dataset
 from pathexpand.cli.expand import expand
 from pathexpand.cli.models import models
-from pathexpand.cli.output import complain, emit
+from pathexpand.cli.output import INTERRUPTED, complain, emit
 from pathexpand.cli.query import query
 from pathexpand.cli.table import table
 from pathexpand.cli.total import total
@@ -26,7 +26,6 @@ from pathexpand.cli.verify import verify
 from pathexpand.errors import PathExpandError
 
 WRONG = 2  # bad input, or something that cannot be read or written
-INTERRUPTED = 130
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -66,7 +65,8 @@ def _status(arguments: Sequence[str] | None) -> int:
                 prog_name="pathexpand",
                 standalone_mode=False,
             )
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
+        complain("interrupted: nothing was written")
         return INTERRUPTED
     except click.ClickException as error:
         complain(_usage(error))

@@ -39,7 +39,8 @@ def with_mlp(command: Command) -> Command:
         default="source",
         show_default=True,
         help="What an MLP is in a path: a source of what it wrote (L3M), one component with its "
-        "gates held fixed (L3M), or a component for each neuron (L3N210).",
+        "gates held fixed (L3M), or a component for each neuron (L3N210). No effect on a model "
+        "without MLPs.",
     )(command)
 
 

@@ -49,7 +49,12 @@ def written(command: Command) -> Command:
     metavar="N",
     help="Rank only paths of at most N heads and MLPs; longer ones stay in the remainder.",
 )
-@click.option("--raw", is_flag=True, help="Read the logit itself, not minus the vocabulary mean.")
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="Read the logit itself, not minus the vocabulary mean (as is always done before a "
+    "soft cap).",
+)
 @click.option(
     "--weights-only", is_flag=True, help="No prompt: rank by the norm of each path's matrix."
 )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathexpand.cli.output import emit, note, wants_color
+from pathexpand.cli.output import INTERRUPTED, complain, emit, note, wants_color
 from pathexpand.cli.prompt import prompted, read_run
 
 if TYPE_CHECKING:
@@ -30,7 +34,8 @@ def verify(*, model: str, position: int | None, target: str | None, **prompt: An
     place = run.position(position)
     what = run.target(target, position=place)
     note("Checking the laws: a few seconds.")
-    results = verify_run(run, target=what, position=place)
+    with _interruptible():
+        results = verify_run(run, target=what, position=place)
     head = {
         "model": run.model.config.model_name,
         "prompt": f"{len(run.tokens)} tokens, read at position {place}",
@@ -38,6 +43,24 @@ def verify(*, model: str, position: int | None, target: str | None, **prompt: An
     }
     emit(lambda ascii: _written(head, results, ascii=ascii))
     return 0 if all(result.holds for result in results) else 1
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the program at once.
+
+    The laws build tables, which would take it as a wish for what is found so far.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        complain("interrupted: not all laws were checked")
+        os._exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _written(head: dict[str, str], results: Sequence[LawResult], *, ascii: bool) -> str:

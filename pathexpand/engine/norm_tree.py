@@ -62,11 +62,13 @@ class NormTree:
         """Give the unembedding, triangular."""
         return triangle(self.unembed.T).T, None
 
+    @np.errstate(over="ignore", invalid="ignore")
     def longer(self, carried: tuple[Array, Head | None], head: Component) -> tuple[Array, Head]:
         """Put W_O of a head in front, and keep only what norms can see."""
         assert isinstance(head, Head)  # there is nothing else without a prompt
         return triangle(self._behind(carried, head).T).T, head
 
+    @np.errstate(over="ignore", invalid="ignore")
     def sizes(self, nodes: list[Node], source: str) -> Array:
         """Give the norm of each suffix with a source in front: (suffix,)."""
         return np.array([self._norm(source, node.carried) for node in nodes])
@@ -97,6 +99,7 @@ class NormTree:
 
         return ask
 
+    @np.errstate(over="ignore", invalid="ignore")
     def energy(self, query: Query) -> float:
         """Give Σ norm² over every path of the query, exact but for rounding."""
         root, state = self.root(), query.start
@@ -105,7 +108,8 @@ class NormTree:
             if source.label in query.stops(state):
                 label = source.label
                 free = source.boundary is None
-                total += (self.size(Path(label)) if free else self._norm(label, root)) ** 2
+                norm = self.size(Path(label)) if free else self._norm(label, root)
+                total += norm * norm
         for stage, components in enumerate(self.network.stages):
             for number, head in enumerate(components):
                 after = query.step(state, head)
@@ -113,8 +117,9 @@ class NormTree:
                     kernel, _ = self._kernel(stage, after, number)
                     behind = self._behind(root, head)  # (d_head, rank)
                     total += float(((kernel @ behind) * behind).sum())
-        return total
+        return np.inf if np.isnan(total) else total  # what overflowed
 
+    @np.errstate(over="ignore", invalid="ignore")
     def size(self, path: Path) -> float:
         """Give the norm of one path's matrix."""
         factors = list(path_factors(self.weights, path).values())

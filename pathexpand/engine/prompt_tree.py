@@ -85,6 +85,7 @@ class PromptTree:
         reader = self.readers[stage][self.frozen.stages[stage].groups.index(group)]
         return Carried(stage, reader.move(index, self._at(carried, stage + 1)))
 
+    @np.errstate(over="ignore", invalid="ignore")
     def values(self, nodes: list[Node], source: str) -> Array:
         """Give the value of each suffix with a source in front: (suffix,)."""
         born = self.sources[source]
@@ -153,6 +154,7 @@ class PromptTree:
         )
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _past(carry: Carry, moved: Moved) -> Moved:
     """Carry pieces past a norm of the stream."""
     rows, vectors = carry.move(moved.rows, moved.vectors)

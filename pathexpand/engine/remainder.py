@@ -63,6 +63,7 @@ def listed_tree(frozen: FrozenSum, readout: Readout, paths: Iterable[Path]) -> L
     return tree
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def remainder(
     frozen: FrozenSum,
     readout: Readout,

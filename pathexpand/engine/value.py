@@ -79,6 +79,7 @@ def completed(suffix: Suffix, frozen: FrozenSum, source: FrozenSource) -> Array:
     return out
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def path_value_by_token(frozen: FrozenSum, readout: Readout, path: Path) -> Array:
     """Give a path's value split by source position: (position,).
 

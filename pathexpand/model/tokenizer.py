@@ -47,6 +47,7 @@ class Tokenizer:
 
         try:
             self._library: Any = Library.from_str(text)
+            self._names: dict[str, int] | None = None
             raw = json.loads(text)
         except Exception as error:  # the library raises bare Exception
             raise FileError(subject, wanted="a tokenizer.json", got=str(error)) from None
@@ -92,6 +93,15 @@ class Tokenizer:
                 if content == name:
                     return int(token)
         return None
+
+    def named(self, text: str) -> int | None:
+        """Give the id of the one token that is shown as this text in quotes, if there is one."""
+        if self._names is None:
+            names: dict[str, list[int]] = {}
+            for token in self._library.get_vocab().values():
+                names.setdefault(self.show(token), []).append(token)
+            self._names = {name: ids[0] for name, ids in names.items() if len(ids) == 1}
+        return self._names.get(_quoted(text))
 
     @property
     def size(self) -> int:

@@ -72,6 +72,7 @@ _TOKEN = re.compile(
 _KINDS: dict[str, type[Component]] = {"H": Head, "N": Neuron, "": Mlp}
 _WORDS: dict[type[Component], str] = {Head: "a head", Neuron: "a neuron", Mlp: "an MLP"}
 _PLURALS: dict[type[Component], str] = {Head: "heads", Neuron: "neurons", Mlp: "MLPs"}
+_MLP = re.compile(r"L\d+M", re.ASCII)
 _STEP_WANTED = "a step such as L0H1, *, { or ("
 
 
@@ -363,6 +364,8 @@ class _Reader:
         layers, numbers = self.span(token, token.layers), self.span(token, token.numbers or "*")
         if not by_layer and (kind is not Head or layers.ends or numbers.ends):
             lacking = f"since the network has no {_PLURALS[kind]}"
+            if kind is Neuron and any(_MLP.fullmatch(source) for source in self.sources):
+                lacking = "since MLPs are sources here, and not taken neuron by neuron"
             wanted = self.labels_wanted() if self.kinds else "a source"
             raise self.wrong(token, f"{wanted}, {lacking}")
         if any(layer >= self.layers for layer in layers.ends):

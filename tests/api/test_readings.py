@@ -1,10 +1,14 @@
 """What is read of a run: capped logits, positions, norms with a fixed and a new scale."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import pathexpand
-from pathexpand.errors import PathExpandError, PromptError
+from pathexpand.errors import NotationError, PathExpandError, PromptError
+from pathexpand.model.tokenizer import show_token
+from pathexpand.target import LogitTarget
 from tests.api.models import small
 
 PROMPT = [1, 5, 2, 2, 7]
@@ -74,3 +78,27 @@ def test_weights_alone_have_no_paths_through_norms() -> None:
 
 def test_an_embedded_model_has_no_mlp_to_speak_of() -> None:
     assert "mlp" not in repr(pathexpand.load("two-layer"))
+
+
+@pytest.mark.shared_models
+def test_a_token_is_named_as_tables_show_it(shared_models: Path) -> None:
+    """SentencePiece puts a space before a text, so encoding ' was' gives two tokens."""
+    model = pathexpand.load(shared_models / "stories260k")
+    run = model.run("Once upon a time, there")
+    for text in (" was", ",", " Lily"):
+        what = run.target(text)
+        assert isinstance(what, LogitTarget)
+        assert run.describe(what) == f"logit of '{text}' minus the vocabulary mean"
+    assert run.target("#5") == run.target(5) == run.target("id:5")
+    shown = [show_token(model.tokenizer, token) for token in range(512)]
+    plain = [(n, text) for n, text in enumerate(shown) if shown.count(text) == 1]
+    named = [(n, text[1:-1]) for n, text in plain if text[0] == "'" and text[1:-1].isalpha()]
+    assert len(named) > 100
+    assert all(run.target(f"text:{text}").token == n for n, text in named)
+
+
+def test_a_query_for_neurons_says_why_there_are_none() -> None:
+    with pytest.raises(NotationError, match="since MLPs are sources here, and not taken neuron"):
+        small().count("embed > L0N3")
+    with pytest.raises(NotationError, match="since the network has no neurons"):
+        pathexpand.load("two-layer").count("embed > L0N3")

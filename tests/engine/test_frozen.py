@@ -11,7 +11,10 @@ import pytest
 
 from pathexpand import laws
 from pathexpand.api import Model, Run
-from pathexpand.engine.value import path_stream, path_value
+from pathexpand.engine.remainder import remainder
+from pathexpand.engine.rounding import dense_rounding
+from pathexpand.engine.total import frozen_streams, functionals
+from pathexpand.engine.value import Readout, path_stream, path_value
 from pathexpand.errors import PathExpandError
 from pathexpand.frozen import freeze, network_of
 from pathexpand.laws import Design, random_transformer
@@ -58,6 +61,23 @@ def test_every_dimension_of_the_last_stream_is_a_sum_of_paths(mode: Any, model: 
         assert run.paths(direction, position=place, top=0).closes
     assert len(run.frozen.streams) == run.frozen.depth + 1
     assert np.array_equal(run.frozen.streams[-1], run.dense.residual[-1][0])
+
+
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_the_stream_behind_every_layer_is_that_of_the_dense_pass(mode: Any, model: Model) -> None:
+    run, weights = model.with_mlp(mode).run([1, 5, 2]), model.weights
+    made = frozen_streams(run.frozen)
+    for layer in range(model.config.n_layers):
+        depth = sum(stage.components[0].layer <= layer for stage in run.frozen.stages)
+        near, dense = run.frozen.first(depth), run.dense.residual[layer + 1][0]
+        first = replace(weights, blocks=weights.blocks[: layer + 1])
+        for place, (n, direction) in itertools.product(
+            range(3), enumerate(np.eye(model.config.d_model))
+        ):
+            look = Readout(place, direction, 0)
+            bound = dense_rounding(first, run.dense, near, functionals(near, look))
+            bound += remainder(near, look, (), measured=True).rounding
+            assert abs(made[depth][place, n] - dense[place, n]) <= 2 * bound
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -17,6 +17,7 @@ from pathexpand.engine import ranking
 from pathexpand.engine.enumeration import enumerate_values
 from pathexpand.engine.search import Budget, Progress, rest_energy, search
 from pathexpand.engine.value import Readout, path_value
+from pathexpand.errors import PathExpandError
 from pathexpand.frozen import (
     FrozenSource,
     FrozenStage,
@@ -384,6 +385,13 @@ def test_norms_are_those_of_dense_matrices(part: int) -> None:
             ).require()
 
 
+@pytest.mark.parametrize("scale", [1e45, 1e60, 1e80])
+def test_norms_beyond_all_range_are_refused(scale: float) -> None:
+    model = laws.random_model(seed=1, scale=scale, n_layers=1)
+    with pytest.raises(PathExpandError, match="weights this large overflow"):
+        model.paths(top=3)
+
+
 def test_norms_stopped_by_an_interrupt_are_bounded() -> None:
     model = laws.random_model(seed=5, n_layers=3, n_heads=3)
     whole = {row.path: row.norm for row in model.paths(top=1000)}
@@ -450,12 +458,10 @@ def test_energies_that_take_too_long_are_given_up(monkeypatch: pytest.MonkeyPatc
 
 
 def test_going_through_all_paths_is_brute_force() -> None:
-    for seed in range(300):
+    for seed in range(200):
         problem = random_problem(seed)
         truth = truths(problem.frozen, problem.readout)
         found = problem.rank(listing=True)
         assert not list(faults(problem, found, truth, whole=True)), f"problem {seed}"
-        for budget in (Budget(nodes=seed % 9), Budget(seconds=0.0), Budget(memory=seed)):
-            assert not judge(problem, truth, budget=budget, listing=True), f"problem {seed}"
-        interrupted = problem.rank(report=interrupting(1), listing=True)
+        interrupted = problem.rank(report=interrupting(1 + seed % 2), listing=True)
         assert not list(faults(problem, interrupted, truth, whole=False)), f"problem {seed}"
