@@ -75,10 +75,23 @@ def _written(head: dict[str, str], results: Sequence[LawResult], *, ascii: bool)
         head=tuple(Line(label, visible(said, ascii=ascii)) for label, said in head.items()),
         columns=_columns(results, ascii=ascii),
         closing=(),
-        claims=tuple(claims) or (f"All {len(results)} laws hold.",),
+        claims=tuple(claims) or (_all_hold(results),),
         good=not failed,
     )
     return text(sheet, ascii=ascii, color=wants_color()) + "\n"
+
+
+def _verdict(result: LawResult) -> str:
+    if not result.applies:
+        return "-"
+    return "yes" if result.holds else "NO"
+
+
+def _all_hold(results: Sequence[LawResult]) -> str:
+    others = [result for result in results if not result.applies]
+    said = f"All {len(results) - len(others)} laws that apply hold."
+    reasons = [f"{each.name} {each.detail.replace(': ', ', as ', 1)}." for each in others]
+    return " ".join([said, *reasons]) if others else f"All {len(results)} laws hold."
 
 
 def _columns(results: Sequence[LawResult], *, ascii: bool) -> tuple[Column, ...]:
@@ -97,9 +110,17 @@ def _columns(results: Sequence[LawResult], *, ascii: bool) -> tuple[Column, ...]
             shorten=lambda row, room: shorten_end(names[row], room, mark=mark),
             least=10,
         ),
-        Column("holds", tuple("yes" if result.holds else "NO" for result in results)),
-        Column("error", tuple(small(result.error) for result in results), right=True),
-        Column("bound", tuple(upper(result.bound, digits=2) for result in results), right=True),
+        Column("holds", tuple(_verdict(result) for result in results)),
+        Column(
+            "error",
+            tuple(small(each.error) if each.applies else "" for each in results),
+            right=True,
+        ),
+        Column(
+            "bound",
+            tuple(upper(each.bound, digits=2) if each.applies else "" for each in results),
+            right=True,
+        ),
         Column(
             "checked on",
             tuple(details),

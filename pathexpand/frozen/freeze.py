@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.errors import PathExpandError
+from pathexpand.errors import ModelError, PathExpandError
 from pathexpand.frozen.group import Group, HeadGroup, MlpGroup, NeuronGroup
 from pathexpand.frozen.norm import Carry, back, through
 from pathexpand.frozen.sum import FrozenSource, FrozenStage, FrozenSum
@@ -67,6 +67,7 @@ def frozen_layer(
 
     `last` (position, d_model) is the row's stream behind the layer.
     """
+    _check_norms(block)
     return list(_Layer(layer, block, trace, row, mlp).stages(last))
 
 
@@ -117,6 +118,7 @@ def _shape(
     layer: int, block: Block, mlp: MlpMode
 ) -> Iterator[tuple[tuple[Component, ...], list[str]]]:
     """Yield each stage of a layer: its components, and what is born behind it."""
+    _check_norms(block)
     heads: tuple[Component, ...] = tuple(Head(layer, n) for n in range(len(block.attn.W_O)))
     own = _mlp_components(layer, block, mlp)
     first = [f"L{layer}bias"] if _attention_adds(block) else []
@@ -127,6 +129,14 @@ def _shape(
     else:
         yield heads, first
         yield own, second
+
+
+def _check_norms(block: Block) -> None:
+    """Refuse norms of the stream in places that no known architecture has them."""
+    if block.parallel and (block.ln1_after is not None or block.ln2_after is not None):
+        raise ModelError("block", wanted="no norm of the stream in a parallel block", got="one")
+    if block.mlp is None and block.ln2_after is not None:
+        raise ModelError("block", wanted="an MLP in front of its norm of the stream", got="none")
 
 
 def _mlp_components(layer: int, block: Block, mlp: MlpMode) -> tuple[Component, ...]:
@@ -202,7 +212,7 @@ class _Layer:
 
     def _row_scale(self, which: str) -> Any:
         """Give what each position's output is multiplied by: (position,), or a number."""
-        scale: Any = self.block.scale
+        scale: Any = 1 if self.block.scale == 1 else self.block.scale  # no 1.0: exact stays
         for name in (f"{which}_post", f"{which}_after"):
             factor = self._scale(name)
             scale = scale if factor is None else scale * factor

@@ -77,7 +77,7 @@ def cut_to(run: Run, sizes: Sizes) -> Run:
 
 def group_size(config: Config) -> int:
     """Give how many heads share keys and values."""
-    return config.n_heads // max(config.n_key_value_heads, 1)
+    return max(config.n_heads // max(config.n_key_value_heads, 1), 1)
 
 
 def _work(run: Run) -> float:
@@ -128,7 +128,7 @@ def _config(config: Config, sizes: Sizes) -> Config:
         config,
         n_layers=layers,
         n_heads=heads,
-        n_key_value_heads=max(heads // group_size(config), 1),
+        n_key_value_heads=max(heads // group_size(config), 1 if heads else 0),
         d_mlp=sizes.neurons,
         attn_scale=config.attn_scale[:layers],
         window=config.window[:layers],

@@ -1,6 +1,7 @@
 """Path sums close on checkpoints of every architecture, however their MLPs are taken."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ from safetensors.numpy import load_file
 
 import pathexpand
 from pathexpand.engine.enumeration import enumerate_values
-from pathexpand.frozen import MLP_MODES
+from pathexpand.errors import ModelError
+from pathexpand.frozen import MLP_MODES, frozen_layer
+from pathexpand.model.parts import Attention, Block, Mlp, Norm
 
 FAMILIES = Path(__file__).parents[1] / "reference" / "families"
 CASES = sorted(each.parent.name for each in FAMILIES.glob("*/golden.safetensors"))
@@ -45,3 +48,23 @@ def test_paths_sum_to_the_reference_logits_and_are_ranked_rightly(case: str, mlp
     best = np.sort(abs(values))[::-1][:5]
     assert all(abs(row.value) >= best[n] * (1 - 1e-9) for n, row in enumerate(table.rows))
     assert abs(run.total(target=3, centred=False).sum() - table.dense) <= table.gap_bound
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"parallel": True, "ln2_after": True}, "no norm of the stream in a parallel block"),
+        ({"parallel": True, "ln1_after": True}, "no norm of the stream in a parallel block"),
+        ({"ln2_after": True, "mlp": False}, "an MLP in front of its norm of the stream"),
+    ],
+)
+def test_norms_of_the_stream_stand_where_an_architecture_has_them(parts: Any, said: str) -> None:
+    ones, norm = np.ones((1, 2, 2)), Norm("layer", None, None, 1e-5)
+    mlp = Mlp(np.ones((2, 3)), np.ones((3, 2)), "relu") if parts.get("mlp", True) else None
+    given = {
+        name: norm if name.startswith("ln") else parts[name] for name in parts.keys() - {"mlp"}
+    }
+    block = Block(Attention(ones, ones, ones, ones), mlp, **given)
+    trace: Any = None
+    with pytest.raises(ModelError, match=said):
+        frozen_layer(0, block, trace, ones[0])

@@ -11,6 +11,7 @@ import pytest
 from pathexpand.api import load
 from pathexpand.certificate import Certificate, certify
 from pathexpand.cli import main
+from pathexpand.engine import ranking
 from pathexpand.errors import FileError
 from pathexpand.table import PathTable
 from pathexpand.target import DirectionTarget
@@ -97,10 +98,16 @@ def test_an_edited_mode_ends_in_1(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_without_a_bound_there_is_no_certificate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As after Ctrl-C in the energy pass, before there is anything to bound with."""
+
+    def interrupted(*given: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ranking, "energies", interrupted)
     file = tmp_path / "paths.json"
-    assert command("table", "--certificate", str(file), "--seconds", "0") == 2
+    assert command("table", "--certificate", str(file), "--seconds", "9") == 2
     assert "wanted a table with a bound" in capsys.readouterr().err
     assert not file.exists()
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pathexpand import laws
-from pathexpand.api import Model, Run, load
+from pathexpand.api import Model, Run, from_state_dict, load
 from pathexpand.engine.search import Budget
 from pathexpand.errors import ModelError
 from pathexpand.laws import cut, gauge, reference, result, rounded, strategies
@@ -355,6 +355,24 @@ def test_judgement(deviations: list[Any], holds: bool, error: float) -> None:
 def test_changes_of_basis_are_exact(size: int, seed: int) -> None:
     basis = gauge.exact_basis(size, seed=seed)
     assert (basis.matrix @ basis.inverse == np.eye(size)).all()
+
+
+@pytest.mark.parametrize("mlp", ["source", "frozen", "neurons"])
+def test_exact_weights_from_a_state_dict_stay_exact(mlp: Any) -> None:
+    """Whoever loads exact weights gives no exact residual scale: the 1 of a block is a float."""
+    rational = laws.rational_transformer(laws.Design(d_mlp=2), seed=3)
+    tensors = dict(rational.weights.named())
+    config = {each: getattr(rational.config, each) for each in SIZES}
+    config |= {"normalization_type": "LN", "act_fn": "gelu", "n_key_value_heads": 2}
+    model = from_state_dict(tensors, config, mlp=mlp)
+    found = laws.check_exact_closure(model, [3, 1], laws.rational_held(model, 2, seed=4))
+    assert found.require().error == 0.0
+
+
+SIZES = (
+    *("n_layers", "n_heads", "d_model", "d_head", "d_mlp"),
+    *("d_vocab", "d_vocab_out", "n_ctx"),
+)
 
 
 def test_exact_closure_refuses_floats() -> None:
