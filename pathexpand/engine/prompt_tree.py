@@ -42,11 +42,7 @@ class _Stacked:
 
     def by_suffix(self, pieces: Array) -> Array:
         """Add up over each suffix's pieces: (…, piece) to (…, suffix)."""
-        if self.count == len(self.owner):
-            return pieces
-        total = np.zeros((self.count, *pieces.shape[:-1]), dtype=pieces.dtype)
-        np.add.at(total, self.owner, np.moveaxis(pieces, -1, 0))
-        return np.moveaxis(total, 0, -1)
+        return _added_up(pieces, self.owner, self.count)
 
 
 class PromptTree:
@@ -117,11 +113,7 @@ class PromptTree:
             which = None if way.which is None else list(way.which)
             pieces = np.flatnonzero(np.isin(at.owner, some))
             each = kernel.bound(reads[way.number], which, pieces)  # (component, piece)
-            if len(pieces) == len(some):
-                return each
-            total = np.zeros((len(some), len(each)))
-            np.add.at(total, np.searchsorted(some, at.owner[pieces]), each.T)
-            return total.T
+            return _added_up(each, np.searchsorted(some, at.owner[pieces]), len(some))
 
         return ask
 
@@ -152,6 +144,15 @@ class PromptTree:
             np.repeat(np.arange(len(nodes)), sizes),
             len(nodes),
         )
+
+
+def _added_up(pieces: Array, owner: Array, count: int) -> Array:
+    """Add up pieces (…, piece) over their owners: (…, owner); an owner may have none."""
+    if np.array_equal(owner, np.arange(count)):
+        return pieces
+    total = np.zeros((count, *pieces.shape[:-1]), dtype=pieces.dtype)
+    np.add.at(total, owner, np.moveaxis(pieces, -1, 0))
+    return np.moveaxis(total, 0, -1)
 
 
 @np.errstate(over="ignore", invalid="ignore")
