@@ -218,6 +218,7 @@ def write_shard(
         }
         offset += size
     text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # as safetensors does, so that the numbers are aligned
     with file.open("wb") as out:
         out.write(len(text).to_bytes(8, "little") + text)
         for name, shape in shapes.items():
