@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -189,10 +189,10 @@ class HeadGroup(Group):
 
 
 @dataclass(frozen=True, eq=False)
-class NeuronGroup(Group):
-    """Neurons: gates (position, neuron) ⊗ columns of W_in (d_model, neuron) and rows of W_out."""
+class _Gated(Group):
+    """What reads along W_in (d_model, neuron), through gates (position, neuron), along W_out."""
 
-    components: tuple[Neuron, ...]
+    components: tuple[Component, ...]
     gates: Array
     W_in: Array
     W_out: Array
@@ -206,6 +206,26 @@ class NeuronGroup(Group):
     def steps(self) -> int:
         """Two matrix products and the gate."""
         return sum(self.W_in.shape) + 3
+
+    def push(self, stream: Array) -> Array:
+        """Give gates ∘ (stream W_in) W_out."""
+        out: Array = ((stream @ self.W_in) * self.gates) @ self.W_out
+        return out
+
+    def until(self, size: int) -> Self:
+        """Cut the gates."""
+        return replace(self, gates=self.gates[:size])
+
+    def __abs__(self) -> Self:
+        """Give the neurons with sizes in place of numbers."""
+        return replace(self, gates=abs(self.gates), W_in=abs(self.W_in), W_out=abs(self.W_out))
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronGroup(_Gated):
+    """Neurons: gates (position, neuron) ⊗ columns of W_in (d_model, neuron) and rows of W_out."""
+
+    components: tuple[Neuron, ...]
 
     def pull(self, reads: Array, which: Which = None, *, floor: float = 0) -> Array:
         """Carry functionals back: gates ∘ (reads W_outᵀ) W_inᵀ."""
@@ -226,11 +246,6 @@ class NeuronGroup(Group):
         out: Array = inner @ self.W_in.T + floor
         return out
 
-    def push(self, stream: Array) -> Array:
-        """Give gates ∘ (stream W_in) W_out."""
-        out: Array = ((stream @ self.W_in) * self.gates) @ self.W_out
-        return out
-
     def write(self, stream: Array, index: int) -> Array:
         """Give what one neuron writes."""
         active = self.gates[:, index] * (stream @ self.W_in[:, index])  # (position,)
@@ -247,22 +262,14 @@ class NeuronGroup(Group):
         read = vectors @ self.W_out[index]  # (piece,)
         return rows * self.gates[:, index], np.outer(read, self.W_in[:, index])
 
-    def until(self, size: int) -> NeuronGroup:
-        """Cut the gates."""
-        return replace(self, gates=self.gates[:size])
-
     def some(self, which: Sequence[int]) -> NeuronGroup:
         """Take some neurons."""
         pick, components = list(which), tuple(self.components[n] for n in which)
         return NeuronGroup(components, self.gates[:, pick], self.W_in[:, pick], self.W_out[pick])
 
-    def __abs__(self) -> NeuronGroup:
-        """Give the neurons with sizes in place of numbers."""
-        return NeuronGroup(self.components, abs(self.gates), abs(self.W_in), abs(self.W_out))
-
 
 @dataclass(frozen=True, eq=False)
-class MlpGroup(Group):
+class MlpGroup(_Gated):
     """One MLP taken whole, its gates (position, neuron) held fixed.
 
     At each position it is a linear map of its own, so a functional row ⊗ vector becomes one piece
@@ -270,19 +277,6 @@ class MlpGroup(Group):
     """
 
     components: tuple[Mlp]
-    gates: Array
-    W_in: Array
-    W_out: Array
-
-    @property
-    def bytes(self) -> int:
-        """The gates."""
-        return self.gates.nbytes
-
-    @property
-    def steps(self) -> int:
-        """Two matrix products and the gate."""
-        return sum(self.W_in.shape) + 3
 
     def pull(self, reads: Array, which: Which = None, *, floor: float = 0) -> Array:
         """Carry functionals back: gates ∘ (reads W_outᵀ) W_inᵀ."""
@@ -298,11 +292,6 @@ class MlpGroup(Group):
         """Carry the pieces back that are allowed."""
         keep = allowed[0]
         return self.pull(rows[keep].T @ vectors[keep] + floor, floor=floor)
-
-    def push(self, stream: Array) -> Array:
-        """Give gates ∘ (stream W_in) W_out."""
-        out: Array = ((stream @ self.W_in) * self.gates) @ self.W_out
-        return out
 
     def write(self, stream: Array, index: int) -> Array:
         """Give what the MLP writes."""
@@ -325,14 +314,6 @@ class MlpGroup(Group):
         one_hot[np.arange(len(places)), places] = 1
         return one_hot, inner @ self.W_in.T
 
-    def until(self, size: int) -> MlpGroup:
-        """Cut the gates."""
-        return replace(self, gates=self.gates[:size])
-
     def some(self, which: Sequence[int]) -> MlpGroup:
         """Give the MLP itself."""
         return self
-
-    def __abs__(self) -> MlpGroup:
-        """Give the MLP with sizes in place of numbers."""
-        return MlpGroup(self.components, abs(self.gates), abs(self.W_in), abs(self.W_out))
