@@ -5,7 +5,8 @@
 (forward) GPT-2-small-sized random model, 64 tokens: our dense pass in float32 against that of
     transformers on the CPU, in the same process and on the same prompt.
 (order1)  The same model: every head's direct path in a closed table (`run.paths(max_order=1)`),
-    against TransformerLens' `stack_head_results` and `logit_attrs`, both with their dense pass.
+    against TransformerLens' `stack_head_results` and `logit_attrs`, both with their dense pass;
+    then the peak memory of each from load to table, in a process of its own.
 (load)    Load time and peak memory of that checkpoint, and of one shaped like a model of a billion
     parameters (random, sharded, bf16): each in a process of its own (memory is read from /proc).
 
@@ -51,6 +52,7 @@ LLAMA = {
     "tie_word_embeddings": False,
 }
 TOKENS = 64
+HERE = Path(__file__).parent
 
 
 def main() -> None:
@@ -93,17 +95,29 @@ def dense_forward(folder: Path) -> None:
 
 
 def order_one(folder: Path) -> None:
-    import torch
-    import transformer_lens
+    one, other = fastest(our_table(folder)), fastest(their_table())
+    print(f"\norder-1 table, {TOKENS} tokens, dense pass included")
+    print(f"ours {one:.2f} s (float64, closed), TransformerLens {other:.2f} s (float32): ", end="")
+    print(f"{one / other:.2f} x")
+    ours, theirs = (peak_of(whose, folder) for whose in ("ours", "theirs"))
+    print(f"peak memory {ours:.2f} GB against {theirs:.2f} GB: {ours / theirs:.2f} x")
 
+
+def our_table(folder: Path) -> Callable[[], object]:
     import pathexpand
 
-    ids = prompt(GPT2["vocab_size"])
-    model = pathexpand.load(folder)
+    model, ids = pathexpand.load(folder), prompt(GPT2["vocab_size"])
 
-    def ours() -> None:
+    def work() -> None:
         table = model.run(ids[0]).paths(5, max_order=1, top=20)
         assert table.closes and table.certified
+
+    return work
+
+
+def their_table() -> Callable[[], object]:
+    import torch
+    import transformer_lens
 
     # Of the same sizes, with random weights of its own.
     lens = transformer_lens.HookedTransformer(
@@ -112,17 +126,37 @@ def order_one(folder: Path) -> None:
             d_vocab=50257, act_fn="gelu_new", normalization_type="LN", device="cpu",
         )
     )  # fmt: skip
+    ids = torch.tensor(prompt(GPT2["vocab_size"]))
 
-    def their() -> None:
+    def work() -> None:
         with torch.no_grad():
-            _, cache = lens.run_with_cache(torch.tensor(ids))
+            _, cache = lens.run_with_cache(ids)
             stack = cache.stack_head_results(layer=-1, pos_slice=-1)
             cache.logit_attrs(stack, tokens=5, pos_slice=-1)
 
-    one, other = fastest(ours), fastest(their)
-    print(f"\norder-1 table, {TOKENS} tokens, dense pass included")
-    print(f"ours {one:.2f} s (float64, closed), TransformerLens {other:.2f} s (float32): ", end="")
-    print(f"{one / other:.2f} x")
+    return work
+
+
+def peak_of(whose: str, folder: Path) -> float:
+    """Give the peak memory of one table in GB, what the imports take left out."""
+    imports = "pathexpand.api" if whose == "ours" else "torch, transformer_lens"
+    work = "our_table(Path(sys.argv[1]))" if whose == "ours" else "their_table()"
+    code = (
+        f"import sys, {imports}; from pathlib import Path; sys.path.insert(0, {str(HERE)!r});"
+        f"from checkpoint import *; base = peak(); {work}(); print(peak() - base)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout.split()[-1]) / 1e6
+
+
+def peak() -> int:
+    """Give the most memory that this process has had, in kilobytes."""
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
 
 def loading(name: str, folder: Path) -> None:
