@@ -19,6 +19,8 @@ ORDER = (
     "engine",
     "target",
     "table",
+    "circuits",
+    "plot",
     "api",
     "certificate",
     "laws",

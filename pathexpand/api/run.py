@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.api.given import as_path, check_counts, finite, overflow, ratio
+from pathexpand.api.scores import OVER_NEXT, score_table
 from pathexpand.engine.ranking import Ranking, rank
 from pathexpand.engine.rounding import dense_rounding, gamma
 from pathexpand.engine.sampling import Sample, sample_paths
@@ -33,6 +34,7 @@ from pathexpand.symbolic.query import Query
 from pathexpand.table import (
     PathRow,
     PathTable,
+    ScoreTable,
     SourceToken,
     TotalsRow,
     TotalsTable,
@@ -249,7 +251,7 @@ class Run:
         rounding += self.dense_rounding(what, readout)
         table = PathTable(
             model=self.model.config.model_name,
-            tokens=tuple(self._source_token(n) for n in range(len(self.tokens))),
+            tokens=self.source_tokens,
             position=place,
             target=self.describe(what),
             dense=dense,
@@ -397,6 +399,57 @@ class Run:
         readout = self._readout(target, position, centred=centred)
         return sample_paths(self.frozen, readout, self.model.query(query), n, seed=seed)
 
+    def scores(
+        self,
+        head: Head | str,
+        query: int | None = None,
+        key: int | None = None,
+        *,
+        top: int = 10,
+        budget: Budget | None = None,
+        report: Callable[[Progress], None] | None = None,
+    ) -> ScoreTable:
+        """Expand a head's attention score into pairs of paths, to the query and to the key.
+
+        `query` and `key` are positions; if not given, the last, and the key it attends to most. The
+        score is the query-key product over the model's scale, before a soft cap and the softmax.
+        The search is that of `paths`, on both sides: certified, or stopped with a bound.
+
+        >>> from pathexpand.api import load
+        >>> run = load("two-layer").run("Humpty Dumpty sat on a wall. Humpty D")
+        >>> row = run.scores("L1H0", 20, 6)[0]
+        >>> row.query_path, row.key_path, row.composition
+        ('embed', 'embed > L0H3', 'K')
+        """
+        return score_table(self, head, query, key, None, top=top, budget=budget, report=report)
+
+    def why(
+        self,
+        head: Head | str,
+        query: int | None = None,
+        key: int | None = None,
+        *,
+        over: int | None = None,
+        top: int = 10,
+        budget: Budget | None = None,
+        report: Callable[[Progress], None] | None = None,
+    ) -> ScoreTable:
+        """Say why a head looks at one key rather than at another, pair by pair.
+
+        What is expanded is log A(query, key) − log A(query, over), the difference of their scores.
+        If not given, `key` and `over` are the two that get most attention. Raises
+        `PathExpandError` for models that cap their scores: there it is no difference of scores.
+
+        >>> from pathexpand.api import load
+        >>> run = load("two-layer").run("Humpty Dumpty sat on a wall. Humpty D")
+        >>> table = run.why("L1H0", 20, 6, over=5)
+        >>> pattern = run.patterns[1][0, 20]
+        >>> bool(abs(table.dense - np.log(pattern[6] / pattern[5])) < 1e-12)
+        True
+        """
+        other = OVER_NEXT if over is None else over
+        return score_table(self, head, query, key, other, top=top, budget=budget, report=report)
+
     def count(self, query: str | Query | None = None) -> int:
         """Count the paths of a query, exactly and without listing them."""
         return self.model.count(query)
@@ -478,6 +531,11 @@ class Run:
                 )
             )
         return tuple(rows)
+
+    @property
+    def source_tokens(self) -> tuple[SourceToken, ...]:
+        """The tokens of the prompt, each with its position, its id and its text made visible."""
+        return tuple(self._source_token(n) for n in range(len(self.tokens)))
 
     def _source_token(self, position: int) -> SourceToken:
         token = int(self.tokens[position])

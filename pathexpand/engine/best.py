@@ -22,9 +22,9 @@ class Best:
     Equal values stand in the order of `Path`: fewer heads first, then source and heads.
     """
 
-    def __init__(self, top: int) -> None:
-        """Keep `top` paths."""
-        self._top = top
+    def __init__(self, top: int, *, floor: float = 0.0) -> None:
+        """Keep `top` paths, none of them smaller than `floor`."""
+        self.top, self._floor = top, floor
         self._kept: list[tuple[float, Path]] = []
         self._lost: dict[Path, float] = {}
         self.visited = 0
@@ -32,10 +32,10 @@ class Best:
 
     @property
     def cut(self) -> float:
-        """The size below which a path cannot be listed any more; 0 while places are free."""
-        if self._top == 0:
+        """The size below which a path cannot be listed; the floor while places are free."""
+        if self.top == 0:
             return np.inf
-        return self._size(self._top - 1) * _NEAR
+        return max(self._size(self.top - 1), self._floor) * _NEAR
 
     def offer(
         self,
@@ -50,7 +50,7 @@ class Best:
         sizes = abs(np.asarray(values, dtype=np.float64))
         lost = np.zeros_like(sizes) if lost is None else lost
         self.visited += sizes.size
-        stays = sizes >= self._size(self._top) * _NEAR
+        stays = sizes >= max(self._size(self.top), self._floor) * _NEAR
         most = np.where(np.isnan(sizes), np.inf, sizes + lost)[
             ~stays
         ]  # what overflowed is no number
@@ -60,13 +60,18 @@ class Best:
             return
         rounding = lost[stays].tolist()
         self._lost |= {path: each for (_, path), each in zip(fresh, rounding, strict=True)}
-        self._kept = sorted([*self._kept, *fresh], key=_by_size)
-        last = self._size(self._top)
-        rest = self._kept[self._top + 1 :]
+        self._kept = ranked([*self._kept, *fresh])
+        last = self._size(self.top)
+        rest = self._kept[self.top + 1 :]
         near = [entry for entry in rest if last * _NEAR < entry[0] < last]
         for size, path in (entry for entry in rest if not last * _NEAR < entry[0] < last):
             self.passed = max(self.passed, size + self._lost.pop(path))
-        self._kept = self._kept[: self._top + 1] + near
+        self._kept = self._kept[: self.top + 1] + near
+
+    @property
+    def kept(self) -> tuple[tuple[float, Path], ...]:
+        """What may still be listed, as (size, path), largest first."""
+        return tuple(self._kept)
 
     def settle(self, value: Callable[[Path], float]) -> list[tuple[float, Path]]:
         """Value what was kept one by one and give it as (|value|, path), largest first."""
@@ -79,6 +84,11 @@ class Best:
 
     def _size(self, index: int) -> float:
         return self._kept[index][0] if len(self._kept) > index else 0.0
+
+
+def ranked(entries: list[tuple[float, Path]]) -> list[tuple[float, Path]]:
+    """Sort sizes with their paths, largest first, equal ones as `Path` sorts."""
+    return sorted(entries, key=_by_size)
 
 
 def _by_size(entry: tuple[float, Path]) -> tuple[float, Path]:

@@ -68,8 +68,8 @@ def enumerate_values(
     most = frozen.depth if max_order is None else max_order
     start = empty_suffix(frozen, readout)
     blocks = [(frozen.depth, _Block([()], start.rows, start.vectors, np.zeros(1, dtype=np.intp)))]
-    if frozen.has_unembed_bias:
-        yield Valued("b_U", [()], np.array([readout.constant], dtype=start.rows.dtype))
+    if frozen.constant is not None:
+        yield Valued(frozen.constant, [()], np.array([readout.constant], dtype=start.rows.dtype))
     while blocks:
         boundary, block = blocks.pop()
         for source in (s for s in frozen.sources if s.boundary == boundary):

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from pathexpand.engine.best import Best
 from pathexpand.engine.prompt_tree import PromptTree
 from pathexpand.engine.rounding import TINY
 from pathexpand.engine.search import Budget, Found, Hunt, Node, Progress
@@ -72,7 +73,7 @@ class _Everything(Hunt):
     """Goes through all suffixes, fewest components first."""
 
     def __init__(self, tree: PromptTree, query: Query, top: int, max_order: int | None) -> None:
-        super().__init__(query, top, tree.network.depth if max_order is None else max_order)
+        super().__init__(query, Best(top), tree.network.depth if max_order is None else max_order)
         self.tree = tree
         self.sizes: list[tuple[npt.NDArray[np.float64], Callable[[int], Path]]] = []
         self.has_longer = self.max_order + 1 < len(query.count_by_order())

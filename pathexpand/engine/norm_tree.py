@@ -49,7 +49,7 @@ class NormTree:
         }
         self.heads = _heads_at_rest(weights, network)
         stages = tuple(FrozenStage((group,)) for group in self.heads)
-        rest = FrozenSum((), stages, (), np.ones(1, dtype=bool), has_unembed_bias=False)
+        rest = FrozenSum((), stages, (), np.ones(1, dtype=bool), constant=None)
         self._ways = [list(ways(rest, query, n)) for n in range(network.depth)]
         grown = grow(rest, query, self._seed(query), named=True)
         self.kernels = [stage[0] for stage in grown]  # by stage and state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Stacked:
+class Stacked:
     """The pieces of many suffixes at one boundary; `owner` (piece,) says whose each is."""
 
     rows: Array
@@ -66,6 +67,12 @@ class PromptTree:
         self.readers = [[reader_of(group) for group in stage.groups] for stage in frozen.stages]
         self._ways = [list(ways(frozen, query, n)) for n in range(frozen.depth)]
 
+    def reading(self, readout: Readout) -> PromptTree:
+        """Give the same run read otherwise; what does not depend on the readout is shared."""
+        other = copy(self)
+        other.readout = readout
+        return other
+
     def ways(self, stage: int) -> list[Way]:
         """Give the ways of the query through a stage."""
         return self._ways[stage]
@@ -73,7 +80,8 @@ class PromptTree:
     def root(self) -> Carried:
         """Give the readout's row and direction, both exact."""
         suffix = empty_suffix(self.frozen, self.readout)
-        return Carried(suffix.boundary, Moved(suffix.rows, suffix.vectors, np.zeros((1, 2))))
+        lost = np.zeros((len(suffix.rows), 2))
+        return Carried(suffix.boundary, Moved(suffix.rows, suffix.vectors, lost))
 
     def longer(self, carried: Carried, component: Component) -> Carried:
         """Put one more component in front."""
@@ -134,10 +142,10 @@ class PromptTree:
                 moved = _past(stage.carry, moved)
         return moved
 
-    def _stacked(self, nodes: list[Node], boundary: int) -> _Stacked:
+    def _stacked(self, nodes: list[Node], boundary: int) -> Stacked:
         moved = [self._at(node.carried, boundary) for node in nodes]
         sizes = [len(each.rows) for each in moved]
-        return _Stacked(
+        return Stacked(
             np.concatenate([each.rows for each in moved]),
             np.concatenate([each.vectors for each in moved]),
             np.concatenate([each.lost for each in moved]),

@@ -84,7 +84,7 @@ def rank(
     energies to search with, it lists nothing and bounds nothing, but still closes.
     """
     limit = np.inf if budget is None or budget.seconds is None else budget.seconds
-    start, near = time.monotonic(), frozen.until(readout.position)
+    start, near = time.monotonic(), frozen.until(readout.last)
 
     def prepared(done: int, stages: int) -> None:
         seconds = time.monotonic() - start

@@ -88,8 +88,8 @@ def remainder(
             rest.stop(source, boundary)
         if boundary:
             rest.carry(boundary - 1)
-    if frozen.has_unembed_bias and "b_U" in asked.stops(asked.start):
-        rest.stop_in_logits()
+    if frozen.constant is not None and frozen.constant in asked.stops(asked.start):
+        rest.stop_in_readout(frozen.constant)
     rounding = rest.rounding
     if measured:
         rounding += _suffix_rounding(frozen, tree)
@@ -128,9 +128,9 @@ class _Rest:
             near = [self.tree.suffixes[word].at(self.frozen, boundary) for word in active]
             self.rounding += _stop_rounding(size, near, source, self.query.states)
 
-    def stop_in_logits(self) -> None:
-        """Add the bias born in the logits, if it is not listed."""
-        if ((), "b_U") not in self.tree.stops:
+    def stop_in_readout(self, constant: str) -> None:
+        """Add what is born in the readout, if it is not listed."""
+        if ((), constant) not in self.tree.stops:
             self._add(self.readout.constant)
             self.count += 1
 

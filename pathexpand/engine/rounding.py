@@ -40,17 +40,24 @@ def gamma(steps: int, unit: float = UNIT) -> float:
 
 
 def dense_rounding(
-    weights: Weights, run: Forward, frozen: FrozenSum, reads: Sequence[Array], *, row: int = 0
+    weights: Weights,
+    run: Forward,
+    frozen: FrozenSum,
+    reads: Sequence[Array],
+    *,
+    row: int = 0,
+    layers: int | None = None,
 ) -> float:
     """Bound the rounding of the dense pass, and of freezing it, as the functionals see it.
 
     `reads[b]` (position, d_model) is the functional that reads the frozen sum's boundary b. Each
     layer's steps are met twice: in the dense pass, and in what is folded and summed for the
-    frozen sum.
+    frozen sum. With `layers`, only the first layers come before what is read.
     """
     total = _embedding_rounding(weights, run, reads[0], row)
     boundary, labels = 0, {source.label for source in frozen.sources}
-    for layer, block in enumerate(weights.blocks):
+    for layer in range(len(weights.blocks) if layers is None else layers):
+        block = weights.blocks[layer]
         local = LocalSizes(block, run.layers[layer], run.residual[layer][row], row)
         whole = run.residual[layer + 1][row].shape[0] + 2
         attention, steps = local.attention()

@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pathexpand.engine.best import Best
 from pathexpand.engine.energy import Energies, energies
 from pathexpand.engine.prompt_tree import PromptTree
 from pathexpand.engine.rounding import gamma
@@ -230,7 +231,7 @@ class DatasetHunt(Hunt):
         self, network: Network, query: Query, *, by: By, top: int, max_order: int | None
     ) -> None:
         """Start with the empty suffix."""
-        super().__init__(query, top, network.depth if max_order is None else max_order)
+        super().__init__(query, Best(top), network.depth if max_order is None else max_order)
         self.network, self.by, self.left = network, by, np.inf
         self.heap: list[tuple[float, int, Stub]] = []
         self.rounds, self._number = 0, 0

@@ -223,7 +223,7 @@ def named_count(frozen: FrozenSum, readout: Readout, query: Query) -> int:
     """
     found = np.zeros((query.states, frozen.positions), dtype=object)
     found[query.start, readout.position] = 1
-    total = int(frozen.has_unembed_bias and "b_U" in query.stops(query.start))
+    total = int(frozen.constant in query.stops(query.start))
     for boundary in reversed(range(frozen.depth + 1)):
         for source in (each for each in frozen.sources if each.boundary == boundary):
             ending = [q for q in range(query.states) if source.label in query.stops(q)]
@@ -354,10 +354,11 @@ class _Walk:
             for source in self.frozen.sources
             if source.boundary <= group.boundary and source.label in stops
         ]
-        if not group.word and self.frozen.has_unembed_bias and "b_U" in stops:
+        constant = self.frozen.constant
+        if not group.word and constant is not None and constant in stops:
             amounts = np.zeros(self.frozen.positions)
             amounts[self.readout.position] = float(self.readout.constant)
-            found.append(_Choice(amounts**2, source="b_U", amounts=amounts))
+            found.append(_Choice(amounts**2, source=constant, amounts=amounts))
         for stage in reversed(range(group.boundary)):
             for way in ways(self.frozen, self.query, stage):
                 if way.before == group.state:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.engine.best import Best
+from pathexpand.engine.best import Best, ranked
 from pathexpand.engine.rounding import TINY
 from pathexpand.engine.ways import Way
 from pathexpand.errors import PathExpandError
@@ -145,13 +145,15 @@ def search(
     max_order: int | None = None,
     budget: Budget | None = None,
     report: Callable[[Progress], None] | None = None,
+    floor: float = 0.0,
 ) -> Found:
     """Find the `top` paths of largest size among those of a query.
 
     Stops when no path that is left can be among them, or when the budget is spent, or at Ctrl-C;
-    what was found and the bound on what was not are valid in every case.
+    what was found and the bound on what was not are valid in every case. With a `floor`, paths
+    below it are not looked for.
     """
-    hunt = _Hunt(tree, query, top, max_order)
+    hunt = TreeHunt(tree, query, Best(top, floor=floor), max_order)
     start, left = time.monotonic(), hunt.left
     try:
         while (left := hunt.left) > hunt.best.cut and not hunt.spent(budget, start):
@@ -170,19 +172,21 @@ class Hunt:
     to be taken up.
     """
 
-    def __init__(self, query: Query, top: int, max_order: int) -> None:
+    def __init__(self, query: Query, best: Best, max_order: int) -> None:
         """Start with nothing found."""
-        self.query, self.top, self.max_order = query, top, max_order
-        self.best = Best(top)
+        self.query, self.best, self.max_order = query, best, max_order
         self.longer_bound, self.dropped = 0.0, 0.0
         self.expanded: list[Word] = []
 
     def settle(self, left: float, size: Callable[[Path], float]) -> Found:
-        """Rank the best paths by their own sizes; `left` bounds what still waits."""
-        settled = self.best.settle(size)
-        listed = settled[: self.top]
+        """Rank the best paths by their own sizes; `left` bounds what still waits.
+
+        Ctrl-C ends it too: paths not yet worked out by themselves, the smallest, are not listed.
+        """
+        settled, waiting = self._settled(size)
+        listed = settled[: self.best.top]
         paths = [path for _, path in listed]
-        certified = left <= self.best.cut
+        certified = left <= self.best.cut and not waiting
         longer = self.max_order + 1 < len(self.query.count_by_order())
         if certified and self.best.cut == 0:
             paths = self._filled([path for found, path in listed if found > 0])
@@ -190,7 +194,7 @@ class Hunt:
         unlisted = [self.best.most(found, path) for found, path in settled if path not in known]
         return Found(
             paths=tuple(paths),
-            bound=max(left, self.dropped, self.best.passed, *unlisted),
+            bound=max(left, self.dropped, self.best.passed, *unlisted, *waiting),
             # What was not expanded may go on with any number of heads.
             longer_bound=max(self.longer_bound, left, self.dropped) if longer else 0.0,
             certified=certified,
@@ -198,12 +202,27 @@ class Hunt:
             expanded=tuple(self.expanded),
         )
 
+    def _settled(
+        self, size: Callable[[Path], float]
+    ) -> tuple[list[tuple[float, Path]], list[float]]:
+        """Give the paths worked out until Ctrl-C with their sizes, and bounds on the others'."""
+        kept, exact = self.best.kept, list[tuple[float, Path]]()
+        try:
+            for _, path in kept:
+                exact.append((abs(size(path)), path))
+        except KeyboardInterrupt:
+            pass  # the last may have been cut off between being worked out and being noted
+        rest = kept[len(exact) :]
+        # Sizes of the search differ from those of paths by themselves in their last digits.
+        waiting = [self.best.most(found, path) * (1 + 1e-9) for found, path in rest]
+        return ranked(exact), waiting
+
     def _filled(self, paths: list[Path]) -> list[Path]:
         """Fill free places with paths of size 0, which the search had no reason to visit."""
         known = set(paths)
         every = self.query.paths(max_order=self.max_order)
         zeros = (path for path in every if path not in known)
-        return [*paths, *islice(zeros, self.top - len(paths))]
+        return [*paths, *islice(zeros, self.best.top - len(paths))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,12 +247,13 @@ class _Block:
         return self.bounds.nbytes + self.picks.nbytes + self.which.nbytes
 
 
-class _Hunt(Hunt):
+class TreeHunt(Hunt):
     """The state of a search: suffixes waiting, largest bound first, and the best paths so far."""
 
-    def __init__(self, tree: Tree, query: Query, top: int, max_order: int | None) -> None:
+    def __init__(self, tree: Tree, query: Query, best: Best, max_order: int | None = None) -> None:
+        """Start at the empty suffix."""
         depth = tree.network.depth
-        super().__init__(query, top, depth if max_order is None else max_order)
+        super().__init__(query, best, depth if max_order is None else max_order)
         self.tree = tree
         self.held = 0
         self.root: Node | None = None
@@ -255,6 +275,7 @@ class _Hunt(Hunt):
         return -self.heap[0][0] if self.heap else -1.0
 
     def spent(self, budget: Budget | None, start: float) -> bool:
+        """Say whether a budget is used up."""
         if budget is None:
             return False
         held = self.held + 900 * len(self.expanded)
@@ -265,6 +286,7 @@ class _Hunt(Hunt):
         )
 
     def progress(self, seconds: float) -> Progress:
+        """Say how it stands."""
         left = max(self.left, 0.0)
         return Progress(len(self.expanded), self.best.visited, left, self.best.cut, seconds)
 

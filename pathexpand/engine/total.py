@@ -69,11 +69,11 @@ def totals(frozen: FrozenSum, readout: Readout, query: Query | None = None) -> T
         read = born[source.boundary][ending].sum(axis=0)  # (order, position, d_model)
         names.append(source.label)
         columns.append((read * source.values).sum(axis=2))
-    if frozen.has_unembed_bias:
+    if frozen.constant is not None:
         constant = np.zeros((depth + 1, len(first)), dtype=first.dtype)
-        if "b_U" in asked.stops(asked.start):
+        if frozen.constant in asked.stops(asked.start):
             constant[0, readout.position] = readout.constant
-        names, columns = [*names, "b_U"], [*columns, constant]
+        names, columns = [*names, frozen.constant], [*columns, constant]
     return Totals(tuple(names), np.stack(columns, axis=1))  # (order, source, position)
 
 

@@ -18,14 +18,21 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Readout:
-    """A linear reading of the last residual stream at one position.
+    """A linear reading of the last residual stream at one position, or at several.
 
-    The reading is `stream[position] @ direction + constant`; `direction` is (d_model,).
+    The reading is `stream[position] @ direction + constant`; `direction` is (d_model,). `also` are
+    other positions and the directions in which they are read besides.
     """
 
     position: int
     direction: Array
     constant: Any
+    also: tuple[tuple[int, Array], ...] = ()
+
+    @property
+    def last(self) -> int:
+        """The last position that is read."""
+        return max(self.position, *(position for position, _ in self.also), 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,9 +59,11 @@ class Suffix:
 
 def empty_suffix(frozen: FrozenSum, readout: Readout) -> Suffix:
     """Give the suffix that has passed no component: the readout itself."""
-    row = np.zeros((1, frozen.positions), dtype=readout.direction.dtype)
-    row[0, readout.position] = 1
-    return Suffix(frozen.depth, row, readout.direction[None])
+    ends = ((readout.position, readout.direction), *readout.also)
+    rows = np.zeros((len(ends), frozen.positions), dtype=readout.direction.dtype)
+    for row, (position, _) in zip(rows, ends, strict=True):
+        row[position] = 1
+    return Suffix(frozen.depth, rows, np.stack([direction for _, direction in ends]))
 
 
 def prepend(suffix: Suffix, frozen: FrozenSum, component: Component) -> Suffix:
@@ -86,7 +95,7 @@ def path_value_by_token(frozen: FrozenSum, readout: Readout, path: Path) -> Arra
     A bias born in the logits belongs to no token; it is booked at the readout's own position.
     """
     check_path(frozen, path)
-    if path.source == "b_U":
+    if path.source == frozen.constant:
         split = np.zeros(frozen.positions, dtype=readout.direction.dtype)
         split[readout.position] = readout.constant
         return split
@@ -105,8 +114,9 @@ def path_stream(frozen: FrozenSum, position: int, path: Path) -> Array:
     Worked forward, from source to stream; `path_value` works back. Together they are a check.
     """
     check_path(frozen, path)
-    if path.source == "b_U":
-        raise PathExpandError("path b_U", wanted="a path through the stream", got="a logit bias")
+    if path.source == frozen.constant:
+        wanted = "a path through the stream"
+        raise PathExpandError(f"path {path}", wanted=wanted, got="a constant of the readout")
     source = next(each for each in frozen.sources if each.label == path.source)
     stream, boundary = source.values, source.boundary
     for component in path.components:
@@ -127,10 +137,10 @@ def _past(frozen: FrozenSum, stream: Array, boundary: int, end: int) -> Array:
 def check_path(frozen: FrozenSum, path: Path) -> None:
     """Refuse a path that this sum does not have."""
     births = {each.label: each.boundary for each in frozen.sources}
-    if path.source == "b_U" and frozen.has_unembed_bias:
+    if path.source == frozen.constant:
         return
     if path.source not in births:
-        known = ", ".join([*births, *(["b_U"] if frozen.has_unembed_bias else [])])
+        known = ", ".join([*births, *([frozen.constant] if frozen.constant else [])])
         raise PathExpandError(f"path {path}", wanted=f"a source among {known}", got=path.source)
     boundary, before = births[path.source], path.source
     for component in path.components:

@@ -45,9 +45,8 @@ def freeze(
             stages.append(stage)
             streams.append(stream)
             sources += [FrozenSource(label, len(stages), values) for label, values in born]
-    return FrozenSum(
-        tuple(sources), tuple(stages), tuple(streams), run.mask[row], has_constant(weights)
-    )
+    constant = "b_U" if has_constant(weights) else None
+    return FrozenSum(tuple(sources), tuple(stages), tuple(streams), run.mask[row], constant)
 
 
 # A stage, what is born behind it (label and values), and the dense stream there.

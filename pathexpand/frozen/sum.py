@@ -64,14 +64,15 @@ class FrozenSum:
     """A run as a sum of paths: sources pushed through every choice of later components.
 
     `mask` (position,) is true at real tokens. `streams[b]` (position, d_model) is the stream of
-    the dense pass once b stages are passed; it measures rounding.
+    the dense pass once b stages are passed; it measures rounding. `constant` labels what is born in
+    the readout itself: b_U in the logits, b_Q or b_K in a score, or None.
     """
 
     sources: tuple[FrozenSource, ...]
     stages: tuple[FrozenStage, ...]
     streams: tuple[Array, ...]
     mask: npt.NDArray[np.bool_]
-    has_unembed_bias: bool
+    constant: str | None
     places: dict[Component, tuple[int, Group, int]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -108,7 +109,7 @@ class FrozenSum:
             tuple(stage.until(size) for stage in self.stages),
             tuple(stream[:size] for stream in self.streams),
             self.mask[:size],
-            self.has_unembed_bias,
+            self.constant,
         )
 
     def first(self, depth: int) -> FrozenSum:
@@ -118,14 +119,14 @@ class FrozenSum:
             self.stages[:depth],
             self.streams[: depth + 1],
             self.mask,
-            self.has_unembed_bias,
+            self.constant,
         )
 
     def network(self) -> Network:
         """Give the symbolic network whose terms are this sum's paths."""
         sources = [Source(each.label, each.boundary) for each in self.sources]
-        if self.has_unembed_bias:
-            sources.append(Source("b_U", None))
+        if self.constant is not None:
+            sources.append(Source(self.constant, None))
         return Network(
             stages=tuple(stage.components for stage in self.stages), sources=tuple(sources)
         )

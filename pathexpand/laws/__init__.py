@@ -26,6 +26,7 @@ from pathexpand.laws.held import Held, HeldLayer
 from pathexpand.laws.lowrank import check_norm_ranking, check_path_logits, check_path_matrices
 from pathexpand.laws.notation import check_table_round_trip, check_text_round_trip
 from pathexpand.laws.padding import check_batch, check_padding
+from pathexpand.laws.pairs import check_scores
 from pathexpand.laws.problems import (
     random_model,
     rational_held,
@@ -63,6 +64,7 @@ __all__ = [
     "check_polynomial_identity",
     "check_remainder",
     "check_score_gauge",
+    "check_scores",
     "check_table_closure",
     "check_table_round_trip",
     "check_term_count",

@@ -14,6 +14,7 @@ from pathexpand.laws.gauge import check_head_permutation, check_neuron_gauge, ch
 from pathexpand.laws.lowrank import check_norm_ranking, check_path_logits, check_path_matrices
 from pathexpand.laws.notation import check_table_round_trip, check_text_round_trip
 from pathexpand.laws.padding import check_batch, check_padding
+from pathexpand.laws.pairs import check_scores
 from pathexpand.laws.ranking import check_top_paths
 from pathexpand.laws.result import LawResult
 from pathexpand.laws.scores import check_score_gauge
@@ -73,6 +74,7 @@ def _laws(
     # 7: the stream
     yield lambda: check_layer_sums(short)
     yield lambda: check_patterns(run)
+    yield lambda: check_scores(run, position=place)
     # 8: round trips
     yield lambda: check_text_round_trip(model)
     yield lambda: check_table_round_trip(short, what, position=end)

@@ -97,6 +97,7 @@ def forward(
     types: Tokens | None = None,
     dtype: npt.DTypeLike = np.float64,
     watch: Callable[[int, Block, LayerTrace, Array, Array], None] | None = None,
+    legs: Callable[[int, Block, Array, Array | None], tuple[Array, Array]] | None = None,
 ) -> Forward:
     """Run the model on a batch, in float64 or, faster, in float32.
 
@@ -105,6 +106,8 @@ def forward(
     `types` (batch, position) are token types, 0 if not given. With `patterns` given, attention
     uses them in place of its own; exact number types then work throughout. `watch` is told of each
     layer as it is passed: its number, its weights, its trace, the stream before and behind it.
+    `legs` is asked before each layer's pattern for what queries and what keys read in place of
+    what values read, of which it is told, with the scale of the norm (batch, position) if any.
     """
     places = np.maximum(np.cumsum(mask, axis=1) - 1, 0)  # (batch, position)
     if weights.types is not None and types is None:
@@ -118,11 +121,18 @@ def forward(
     for layer in range(len(weights.blocks)):
         block = weights.block(layer, dtype)
 
-        def attend(reads: Array, layer: int = layer, block: Block = block) -> Array:
+        def attend(
+            reads: Array, scale: Array | None, layer: int = layer, block: Block = block
+        ) -> Array:
             if patterns is not None:
                 return patterns[layer]
-            shifted = reads if shift is None else reads + shift
-            return _pattern(block.attn, config, layer, shifted, places, seen)
+            if legs is None:
+                shifted = reads if shift is None else reads + shift
+                return _pattern(block.attn, config, layer, shifted, places, seen)
+            queries, keys = legs(layer, block, reads, scale)
+            if shift is not None:
+                queries, keys = queries + shift, keys + shift
+            return _pattern(block.attn, config, layer, queries, places, seen, keys)
 
         trace, stream = _layer(block, stream, attend)
         if watch is not None:
@@ -189,14 +199,21 @@ def capped(config: Config, logits: Array) -> Array:
 
 
 def attention_scores(
-    attn: Attention, reads: Array, rotary: Rotary | None = None, places: Tokens | None = None
+    attn: Attention,
+    reads: Array,
+    rotary: Rotary | None = None,
+    places: Tokens | None = None,
+    *,
+    keys_read: Array | None = None,
 ) -> Array:
     """Give query-key products before scaling: (batch, position, d_model) to (batch, head, q, k).
 
-    With rotary positions, queries and keys are turned by their `places` (batch, position).
+    With rotary positions, queries and keys are turned by their `places` (batch, position). Keys
+    read `keys_read`, if that is given, in place of `reads`.
     """
-    queries = _per_head(reads, attn.W_Q, attn.b_Q)  # (batch, head, position, d_head)
-    keys = _per_head(reads, attn.W_K, attn.b_K)  # (batch, kv_head, position, d_head)
+    queries = project(reads, attn.W_Q, attn.b_Q)  # (batch, head, position, d_head)
+    read = reads if keys_read is None else keys_read
+    keys = project(read, attn.W_K, attn.b_K)  # (batch, kv_head, position, d_head)
     queries, keys = _normed(attn.q_norm, queries), _normed(attn.k_norm, keys)
     if rotary is not None and places is not None:
         queries, keys = rotary.turn(queries, places), rotary.turn(keys, places)
@@ -254,7 +271,7 @@ def _embedded(
 def _layer(block: Block, stream: Array, attend: Any) -> tuple[LayerTrace, Array]:
     """Take the stream (batch, position, d_model) through one layer."""
     reads, scale1 = _through(block.ln1, stream)
-    pattern = attend(reads)
+    pattern = attend(reads, scale1)
     attn_out, scale1_post = _through(block.ln1_post, _attention_output(block.attn, reads, pattern))
     attn_out = attn_out if block.scale == 1 else attn_out * block.scale
     after, scale1_after = _through(block.ln1_after, stream + attn_out)
@@ -290,15 +307,21 @@ def _through(norm: Norm | None, stream: Array) -> tuple[Array, Array | None]:
 
 
 def _pattern(
-    attn: Attention, config: Config, layer: int, reads: Array, places: Tokens, seen: Mask
+    attn: Attention,
+    config: Config,
+    layer: int,
+    reads: Array,
+    places: Tokens,
+    seen: Mask,
+    keys_read: Array | None = None,
 ) -> Array:
     """Give a layer's attention pattern: (batch, position, d_model) to (batch, head, q, k)."""
     rotary = config.rotary[layer]
     # Without rotary positions, scores are a function of the two alone.
     scores = (
-        attention_scores(attn, reads)
+        attention_scores(attn, reads, keys_read=keys_read)
         if rotary is None
-        else attention_scores(attn, reads, rotary, places)
+        else attention_scores(attn, reads, rotary, places, keys_read=keys_read)
     )
     scores /= scores.dtype.type(config.attn_scale[layer])
     if config.attn_scores_soft_cap is not None:
@@ -323,7 +346,7 @@ def _soft_cap(values: Array, cap: float) -> Array:
 
 
 def _attention_output(attn: Attention, reads: Array, pattern: Array) -> Array:
-    values = _per_head(reads, attn.W_V, attn.b_V)  # (batch, kv_head, position, d_head)
+    values = project(reads, attn.W_V, attn.b_V)  # (batch, kv_head, position, d_head)
     batch, heads, size, keys = pattern.shape
     grouped = pattern.reshape(batch, values.shape[1], -1, keys)  # (batch, kv_head, group·q, k)
     mixed = (grouped @ values).reshape(batch, heads, size, -1)  # (batch, head, query, d_head)
@@ -352,7 +375,8 @@ def _plus(array: Array, bias: Array | None) -> Array:
     return array
 
 
-def _per_head(reads: Array, weight: Array, bias: Array | None) -> Array:
+def project(reads: Array, weight: Array, bias: Array | None) -> Array:
+    """Give queries, keys or values of streams (batch, position, d_model)."""
     heads, d_model, d_head = weight.shape
     joined = np.swapaxes(weight, 0, 1).reshape(d_model, -1)  # (d_model, head * d_head)
     out = (reads @ joined).reshape(*reads.shape[:2], heads, d_head)

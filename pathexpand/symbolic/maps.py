@@ -16,6 +16,7 @@ _IN_LAYER = re.compile(r"L(\d+)(M?)", re.ASCII)
 _GATED = re.compile(r"L(?:0|[1-9]\d*)(?:N(?:0|[1-9]\d*)|M)", re.ASCII)
 _FIRST = ("W_E", "W_pos", "W_type", "b^embed")
 _BORN = ("b", "M", "bM")
+_IN_READOUT = ("b_U", "b_Q", "b_K")
 _RESERVED = ("A", "G", "Id")
 
 
@@ -69,6 +70,12 @@ STREAM = Space("stream")
 
 LOGITS = Space("logits")
 """The output, of width d_vocab."""
+
+QUERY = Space("query")
+"""What a head's query is, of width d_head."""
+
+KEY = Space("key")
+"""What a head's key is, of width d_head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +158,8 @@ def _sort_key(name: str, label: str) -> tuple[object, ...]:
     whole = f"{name}^{label}" if label else name
     if whole in _FIRST:
         return (_FIRST.index(whole),)
-    if whole == "b_U":
-        return (len(_FIRST) + 3,)
+    if whole in _IN_READOUT:
+        return len(_FIRST) + 3, _IN_READOUT.index(whole)
     layer = _IN_LAYER.fullmatch(label)
     if layer and name + layer[2] in _BORN:
         return len(_FIRST), int(layer[1]), _BORN.index(name + layer[2])
@@ -202,6 +209,12 @@ W_U = LinearMap("W_U", "", STREAM, LOGITS)
 
 B_U = LinearMap("b_U", "", INPUT, LOGITS)
 """The unembedding's bias, a constant born in the logits."""
+
+B_Q = LinearMap("b_Q", "", INPUT, QUERY)
+"""The constant of a head's query."""
+
+B_K = LinearMap("b_K", "", INPUT, KEY)
+"""The constant of a head's key."""
 
 
 def is_gated(label: str) -> bool:
@@ -282,13 +295,13 @@ def constant(label: str) -> LinearMap:
 
     ``L0bias`` is the constant b^L0 of layer 0's attention and ``L0Mbias`` that of its MLP, ``L0M``
     the output of its MLP taken as it is, ``embedbias`` the constant of a norm after the embedding;
-    ``b_U`` is born in the logits.
+    ``b_U`` is born in the logits, ``b_Q`` and ``b_K`` in a query and a key.
 
     >>> print(constant("L0bias"), constant("L0M"), constant("L0Mbias"), constant("embedbias"))
     b^L0 M^L0 b^L0M b^embed
     """
-    if label == "b_U":
-        return B_U
+    if label in _IN_READOUT:
+        return {"b_U": B_U, "b_Q": B_Q, "b_K": B_K}[label]
     found = _CONSTANT.fullmatch(label)
     if found is None:
         wanted = "a label such as L0bias, L0M, L0Mbias, embedbias or b_U"

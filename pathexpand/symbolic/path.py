@@ -47,7 +47,7 @@ class Path:
         if key is None:
             raise CompositionError(
                 f"path from {self.source}",
-                wanted="no components, since it is born in the logits",
+                wanted="no components, since it is born in what paths end in",
                 got=str(components[0]),
             )
         before, (layer, rank) = self.source, key

@@ -13,6 +13,7 @@ from pathexpand.symbolic.maps import W_E, W_POS, W_TYPE, LinearMap, constant
 _AT_START = ("embed", "pos", "type", "embedbias")
 _OF_LAYER = re.compile(f"L{NUMBER}(bias|M|Mbias)", re.ASCII)
 _KINDS = ("bias", "M", "Mbias")
+_IN_READOUT = ("b_U", "b_Q", "b_K")
 _EMBEDDINGS = {"embed": W_E, "pos": W_POS, "type": W_TYPE}
 _WANTED = "embed, pos, type, embedbias, b_U, or one of a layer such as L0bias, L0M or L0Mbias"
 
@@ -24,8 +25,10 @@ class Source:
     The labels are ``embed``, ``pos``, ``type`` and ``embedbias`` (the constant of a norm right
     after the embedding), born before the first stage; ``L3bias``, the constants of layer 3's
     attention; ``L3M``, the output of its MLP taken as it is; ``L3Mbias``, what constants its MLP
-    adds besides; and ``b_U``, born in the logits. Raises `NotationError` for any other
-    label and `CompositionError` for a boundary where none of this label is born.
+    adds besides; and ``b_U``, born in the logits. Where paths end in an attention score, ``b_Q`` and
+    ``b_K`` are born in the query and the key; ``pos`` may then be born right before what reads it,
+    in models whose positions never enter the stream. Raises `NotationError` for any other label and
+    `CompositionError` for a boundary where none of this label is born.
 
     >>> Source("embed", 0), Source("L3Mbias", 8)
     (Source(label='embed', boundary=0), Source(label='L3Mbias', boundary=8))
@@ -39,7 +42,10 @@ class Source:
         key, given = source_key(self.label), self.boundary
         wanted = "boundary None" if key is None else "boundary 0"
         fits = given is None if key is None else type(given) is int and given == 0
-        if key is not None and key[0] >= 0:
+        if self.label == "pos":
+            wanted = "a boundary from 0 on"
+            fits = type(given) is int and given >= 0
+        elif key is not None and key[0] >= 0:
             wanted = "a boundary from 1 on"
             fits = type(given) is int and given > 0
         if not fits:
@@ -64,7 +70,8 @@ def source_key(label: str) -> tuple[int, int] | None:
 def source_order(label: str) -> tuple[int, int, int]:
     """Return the key that sources are sorted by.
 
-    embed, pos, type and embedbias come first, then by layer its bias, M and Mbias, then b_U.
+    embed, pos, type and embedbias come first, then by layer its bias, M and Mbias, then b_U,
+    b_Q and b_K.
 
     >>> sorted(["b_U", "L10bias", "L2Mbias", "L2M", "pos"], key=source_order)
     ['pos', 'L2M', 'L2Mbias', 'L10bias', 'b_U']
@@ -78,8 +85,8 @@ def source_order(label: str) -> tuple[int, int, int]:
 def _order(label: str) -> tuple[int, int, int]:
     if label in _AT_START:
         return _AT_START.index(label), 0, 0
-    if label == "b_U":
-        return len(_AT_START) + 1, 0, 0
+    if label in _IN_READOUT:
+        return len(_AT_START) + 1, 0, _IN_READOUT.index(label)
     match = _OF_LAYER.fullmatch(label)
     if match is None:
         raise NotationError("source", wanted=_WANTED, got=shown(label))

@@ -108,6 +108,14 @@ class Record:
             self._refuse(key, "text")
         return value
 
+    def text_if_any(self, key: str) -> str | None:
+        """Take a text or null, or None where nothing is written: older files do not say."""
+        return None if self._members.get(key) is None else self.text(key)
+
+    def number_if_any(self, key: str) -> float | None:
+        """Take a number or null, or None where nothing is written: older files do not say."""
+        return None if self._members.get(key) is None else self.number(key)
+
     def flag(self, key: str) -> bool:
         """Take true or false."""
         value = self._members.get(key)
@@ -121,6 +129,15 @@ class Record:
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             self._refuse(key, "a list of objects")
         return [Record(each, f"{key}[{place}]") for place, each in enumerate(value)]
+
+    def plain_or_none(self, key: str) -> str | int | float | bool | None:
+        """Take a text, a number, true, false or null, as it is."""
+        if self._absent(key):
+            return None
+        value = self._members[key]
+        if not isinstance(value, str | int | float | bool):
+            self._refuse(key, "a text, a number, true, false or null")
+        return value
 
     def _absent(self, key: str) -> bool:
         if key not in self._members:

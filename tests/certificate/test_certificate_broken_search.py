@@ -87,24 +87,24 @@ def one_stage_off(patch: pytest.MonkeyPatch) -> None:
 
 def pruned(patch: pytest.MonkeyPatch) -> None:
     """Every third suffix is forgotten, and with it its bound."""
-    right = search._Hunt._push
+    right = search.TreeHunt._push
 
     def wrong(self: Any, stage: int, way: Any, nodes: Any, bounds: Any, keep: Any) -> None:
         third = np.arange(keep.size).reshape(keep.shape) % 3 == 0
         right(self, stage, way, nodes, bounds, keep & ~third)
 
-    patch.setattr(search._Hunt, "_push", wrong)
+    patch.setattr(search.TreeHunt, "_push", wrong)
 
 
 def nothing_dropped(patch: pytest.MonkeyPatch) -> None:
     """The bound forgets what was never pushed, as if only the paths valued counted."""
-    right = search._Hunt.found
+    right = search.TreeHunt.found
 
     def wrong(self: Any, left: float) -> Any:
         self.dropped = 0.0
         return right(self, -1.0)
 
-    patch.setattr(search._Hunt, "found", wrong)
+    patch.setattr(search.TreeHunt, "found", wrong)
 
 
 def early_end(patch: pytest.MonkeyPatch) -> None:

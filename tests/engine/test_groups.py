@@ -212,7 +212,7 @@ def test_a_sum_is_cut_only_where_no_position_left_looks_ahead(rng: np.random.Gen
         (FrozenStage((neurons(rng),)), FrozenStage((group,))),
         streams,
         np.ones(POSITIONS, dtype=bool),
-        False,
+        None,
     )
     assert frozen.until(2).positions == 3
     assert frozen.until(2).streams[1].shape == (3, STREAM)

@@ -65,9 +65,7 @@ def groups_changed(change: Callable[[Any], Any], kind: type[Group] = HeadGroup) 
     def broken(*args: Any, **kwargs: Any) -> FrozenSum:
         frozen = freeze(*args, **kwargs)
         stages = tuple(map(changed, frozen.stages))
-        return FrozenSum(
-            frozen.sources, stages, frozen.streams, frozen.mask, frozen.has_unembed_bias
-        )
+        return FrozenSum(frozen.sources, stages, frozen.streams, frozen.mask, frozen.constant)
 
     return swap(freeze, broken)
 
@@ -200,9 +198,7 @@ def shortformer_in_values(weights: Any, config: Any, run: Any, **options: Any) -
         return frozen
     first, *others = frozen.sources
     first = replace(first, values=first.values + weights.W_pos[run.places[0]])
-    return FrozenSum(
-        (first, *others), frozen.stages, frozen.streams, frozen.mask, frozen.has_unembed_bias
-    )
+    return FrozenSum((first, *others), frozen.stages, frozen.streams, frozen.mask, frozen.constant)
 
 
 def heads_chained(frozen: Any, index: int, reads: Any, query: Any, some: int) -> Any:

@@ -94,9 +94,7 @@ def sources_changed(change: Callable[[FrozenSource, FrozenSum], FrozenSource]) -
     def broken(*args: Any, **kwargs: Any) -> FrozenSum:
         frozen = freeze(*args, **kwargs)
         sources = tuple(change(each, frozen) for each in frozen.sources)
-        return FrozenSum(
-            sources, frozen.stages, frozen.streams, frozen.mask, frozen.has_unembed_bias
-        )
+        return FrozenSum(sources, frozen.stages, frozen.streams, frozen.mask, frozen.constant)
 
     return swap(freeze, broken)
 
@@ -168,7 +166,7 @@ def stays(suffix: Any, frozen: Any, boundary: int) -> Any:
 
 def longer_without_carry(frozen: Any, index: int, *rest: Any) -> Any:
     bare = tuple(replace(stage, carry=None) for stage in frozen.stages)
-    cut = FrozenSum(frozen.sources, bare, frozen.streams, frozen.mask, frozen.has_unembed_bias)
+    cut = FrozenSum(frozen.sources, bare, frozen.streams, frozen.mask, frozen.constant)
     return LONGER(cut, index, *rest)
 
 
@@ -177,9 +175,7 @@ LONGER = total._longer
 
 def streams_without_carry(frozen: Any) -> Any:
     bare = tuple(replace(stage, carry=None) for stage in frozen.stages)
-    return STREAMS(
-        FrozenSum(frozen.sources, bare, frozen.streams, frozen.mask, frozen.has_unembed_bias)
-    )
+    return STREAMS(FrozenSum(frozen.sources, bare, frozen.streams, frozen.mask, frozen.constant))
 
 
 STREAMS = total.frozen_streams
@@ -314,8 +310,10 @@ def up_for_gate(mlp: Any) -> Any:
     return mlp if mlp.W_gate is None else replace(mlp, W_gate=mlp.W_in, b_gate=mlp.b_in)
 
 
-def places_doubled(attn: Any, reads: Any, rotary: Any = None, places: Any = None) -> Any:
-    return SCORES(attn, reads, rotary, None if places is None else 2 * places)
+def places_doubled(
+    attn: Any, reads: Any, rotary: Any = None, places: Any = None, **options: Any
+) -> Any:
+    return SCORES(attn, reads, rotary, None if places is None else 2 * places, **options)
 
 
 SCORES, SOFTMAX = dense.attention_scores, dense.masked_softmax
@@ -519,7 +517,7 @@ LAYER_FAULTS = (
     ),
     Fault(
         "pieces of a suffix not added up",
-        on(prompt_tree._Stacked, "by_suffix", last_piece_alone),
+        on(prompt_tree.Stacked, "by_suffix", last_piece_alone),
         ("top paths",),
         on="whole",
     ),

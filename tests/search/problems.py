@@ -64,7 +64,7 @@ class Problem:
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setattr(ranking, "is_shorter", lambda *given: listing)
             if interrupt is not None:
-                monkeypatch.setattr(search._Hunt, "pop", interrupted_pop(interrupt))
+                monkeypatch.setattr(search.TreeHunt, "pop", interrupted_pop(interrupt))
             return ranking.rank(
                 self.frozen,
                 self.readout,
@@ -78,7 +78,7 @@ class Problem:
 
 def interrupted_pop(number: int) -> Callable[[Any], Any]:
     """Press Ctrl-C once the batch of this number is taken off the heap, and lost."""
-    sound, taken = search._Hunt.pop, []
+    sound, taken = search.TreeHunt.pop, []
 
     def pop(self: Any) -> Any:
         taken.append(sound(self))
@@ -182,7 +182,7 @@ def mlp_problem(seed: int) -> Problem:
 def made(sources: list[FrozenSource], stages: list[FrozenStage], *, free: bool) -> FrozenSum:
     """Put a frozen sum together, with the streams that it makes."""
     mask = np.ones(len(sources[0].values), dtype=bool)
-    plain = FrozenSum(tuple(sources), tuple(stages), (), mask, free)
+    plain = FrozenSum(tuple(sources), tuple(stages), (), mask, "b_U" if free else None)
     return replace(plain, streams=streams(plain))
 
 
@@ -391,7 +391,7 @@ Maps = list[tuple[Component, Callable[[Array], Array], Callable[[Array], Array]]
 def truths(frozen: FrozenSum, readout: Readout) -> dict[Path, Truth]:
     """Evaluate every path forward, one by one."""
     found = {}
-    if frozen.has_unembed_bias:
+    if frozen.constant is not None:
         found[Path("b_U")] = Truth(float(readout.constant), 0.0)
     at, direction = readout.position, readout.direction
     maps = [[*maps_of(stage)] for stage in frozen.stages]

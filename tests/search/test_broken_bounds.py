@@ -553,7 +553,7 @@ SLIPS = (
     Slip(
         "a suffix in its parent's state",
         search,
-        "_Hunt._push",
+        "TreeHunt._push",
         "way.after,",
         "way.before,",
         "whole",
@@ -562,7 +562,7 @@ SLIPS = (
     Slip(
         "components of the wrong way",
         search,
-        "_Hunt._push",
+        "TreeHunt._push",
         "picks = np.asarray(way.which)[picks]",
         "pass",
         "whole",
@@ -591,7 +591,7 @@ SLIPS = (
     Slip(
         "children capped by another suffix",
         search,
-        "_Hunt._continue",
+        "TreeHunt._continue",
         "caps[some])",
         "caps[some[::-1]])",
         "batches",
@@ -600,7 +600,7 @@ SLIPS = (
     Slip(
         "children capped by the smallest",
         search,
-        "_Hunt._continue",
+        "TreeHunt._continue",
         "caps[some])",
         "caps.min())",
         "batches",
@@ -609,7 +609,7 @@ SLIPS = (
     Slip(
         "children capped by the cut",
         search,
-        "_Hunt._continue",
+        "TreeHunt._continue",
         "caps[some])",
         "max(self.best.cut, 1e-9))",
         *BOUND,
@@ -617,19 +617,24 @@ SLIPS = (
     Slip(
         "stopped one batch early",
         search,
-        "_Hunt.left",
+        "TreeHunt.left",
         "-self.heap[0][0] if self.heap",
         "-self.heap[1][0] if len(self.heap) > 1",
         *RANKING,
     ),
-    Slip("every other entry skipped", search, "_Hunt.pop", "entry + 1", "entry + 2", *RANKING),
+    Slip("every other entry skipped", search, "TreeHunt.pop", "entry + 1", "entry + 2", *RANKING),
     Slip(
-        "entries in any order", search, "_Hunt._push", "np.argsort(-kept", "np.argsort(kept", *BOUND
+        "entries in any order",
+        search,
+        "TreeHunt._push",
+        "np.argsort(-kept",
+        "np.argsort(kept",
+        *BOUND,
     ),
     Slip(
         "entries of other suffixes",
         search,
-        "_Hunt._push",
+        "TreeHunt._push",
         "which[order]",
         "which[order[::-1]]",
         *RANKING,
@@ -637,7 +642,7 @@ SLIPS = (
     Slip(
         "the last of a batch lost",
         search,
-        "_Hunt.pop",
+        "TreeHunt.pop",
         "key=lambda node: -node.boundary)",
         "key=lambda node: -node.boundary)[: max(len(batch) - 1, 1)]",
         *RANKING,
@@ -645,7 +650,7 @@ SLIPS = (
     Slip(
         "the first stage never reached",
         search,
-        "_Hunt.expand",
+        "TreeHunt.expand",
         "reversed(range(batch[0].boundary))",
         "reversed(range(1, batch[0].boundary))",
         *RANKING,
@@ -653,7 +658,7 @@ SLIPS = (
     Slip(
         "a boundary too late for a source",
         search,
-        "_Hunt.expand",
+        "TreeHunt.expand",
         "node.boundary >= source.boundary",
         "node.boundary > source.boundary",
         *RANKING,
@@ -705,7 +710,7 @@ SLIPS = (
     Slip(
         "longer paths forgotten",
         search,
-        "_Hunt._continue",
+        "TreeHunt._continue",
         "float(bounds[:, long[some]].max(initial=0.0))",
         "0.0",
         "whole",
@@ -714,7 +719,7 @@ SLIPS = (
     Slip(
         "an order too few",
         search,
-        "_Hunt._continue",
+        "TreeHunt._continue",
         ">= self.max_order",
         ">= self.max_order - 1",
         *RANKING,
@@ -722,7 +727,7 @@ SLIPS = (
     Slip(
         "an order too many",
         search,
-        "_Hunt._continue",
+        "TreeHunt._continue",
         ">= self.max_order",
         "> self.max_order",
         "whole",
@@ -732,7 +737,7 @@ SLIPS = (
         "zeros left out",
         search,
         "Hunt._filled",
-        "islice(zeros, self.top - len(paths))",
+        "islice(zeros, self.best.top - len(paths))",
         "islice(zeros, 0)",
         *RANKING,
     ),
@@ -741,7 +746,7 @@ SLIPS = (
         search,
         "Hunt.settle",
         "self.best.cut == 0",
-        "len(paths) < self.top",
+        "len(paths) < self.best.top",
         *RANKING,
     ),
     Slip(

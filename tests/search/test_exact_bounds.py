@@ -66,7 +66,7 @@ def exactly(given: Any) -> Any:
 def exact_values(frozen: FrozenSum, readout: Readout) -> dict[Path, Fraction]:
     """Work every path out forward in rational arithmetic, from the engine's own numbers."""
     direction, found = rational(readout.direction), {}
-    if frozen.has_unembed_bias:
+    if frozen.constant is not None:
         found[Path("b_U")] = Fraction(float(readout.constant))
     stages = [exactly(stage) for stage in frozen.stages]
     for source in frozen.sources:

@@ -1,0 +1,144 @@
+"""Attention scores of a run, expanded into pairs of paths."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from pathexpand.api.given import check_counts, finite, ratio
+from pathexpand.circuits.scores import (
+    Scored,
+    ScorePairs,
+    check_contrast,
+    check_key,
+    expand_score,
+)
+from pathexpand.engine.search import Budget, Progress
+from pathexpand.errors import PathExpandError
+from pathexpand.symbolic import Head
+from pathexpand.table.score_table import CompositionSum, ScoreRow, ScoreTable
+
+if TYPE_CHECKING:
+    from pathexpand.api.run import Run
+
+OVER_NEXT = -(2**62)  # no position: it asks for the key that gets most attention beside
+
+
+def score_table(
+    run: Run,
+    head: Head | str,
+    query: int | None,
+    key: int | None,
+    over: int | None,
+    *,
+    top: int,
+    budget: Budget | None,
+    report: Callable[[Progress], None] | None,
+) -> ScoreTable:
+    """Expand one score, or one less another, and tabulate its pairs."""
+    check_counts(top, None)
+    place = run.position(query)
+    scored = Scored.of(run.model.weights, run.model.config, run.dense, run.frozen, _head(run, head))
+    keys = _keys(run, scored, place, key, over)
+    found = expand_score(scored, place, keys, top=top, budget=budget, report=report)
+    return _tabulated(run, scored, place, keys, found)
+
+
+def _head(run: Run, head: Head | str) -> Head:
+    found = head if isinstance(head, Head) else Head.parse(head)
+    if found not in run.frozen.places:
+        config = run.model.config
+        wanted = f"a head of {config.n_layers} layers of {config.n_heads}, both counted from 0"
+        raise PathExpandError(f"head {found}", wanted=wanted, got="none of these")
+    return found
+
+
+def _keys(
+    run: Run, scored: Scored, query: int, key: int | None, over: int | None
+) -> tuple[int, ...]:
+    """Give the key and the other of a contrast; by default those that get most attention."""
+    row = scored.pattern[query]
+    if key is None and not row.any():
+        wanted = "a position that sees some key"
+        raise PathExpandError(f"position {query}", wanted=wanted, got="one that is masked")
+    keys = [int(np.argmax(row)) if key is None else run.position(operator.index(key))]
+    if over is not None:
+        check_contrast(run.model.config)
+        keys.append(
+            _next(row, keys[0], query) if over == OVER_NEXT else run.position(operator.index(over))
+        )
+        if keys[0] == keys[1]:
+            wanted = "two positions"
+            raise PathExpandError("key and over", wanted=wanted, got=f"{keys[0]} twice")
+    for each in keys:
+        check_key(scored, query, each)
+    return tuple(keys)
+
+
+def _next(row: npt.NDArray[np.float64], key: int, query: int) -> int:
+    """Give the key that gets most attention beside a given one."""
+    others = np.array([0.0 if n == key else weight for n, weight in enumerate(row)])
+    if not others.any():
+        wanted = "a position that sees two keys"
+        raise PathExpandError(f"position {query}", wanted=wanted, got="no other key than this one")
+    return int(np.argmax(others))
+
+
+def _tabulated(
+    run: Run, scored: Scored, query: int, keys: tuple[int, ...], found: ScorePairs
+) -> ScoreTable:
+    key, over = keys[0], keys[1] if len(keys) > 1 else None
+    alibi = scored.alibi(query, keys)
+    dense = found.dense + (alibi or 0.0)
+    summed = found.listed + found.remainder + (alibi or 0.0)
+    pattern = scored.pattern[query]
+    return ScoreTable(
+        model=run.model.config.model_name,
+        tokens=run.source_tokens,
+        head=scored.head.label,
+        query=query,
+        key=key,
+        over=over,
+        attention=float(pattern[key]),
+        attention_over=None if over is None else float(pattern[over]),
+        dense=dense,
+        rows=_rows(found, dense),
+        listed=found.listed,
+        remainder=found.remainder,
+        remainder_count=found.remainder_count,
+        alibi=alibi,
+        gap=dense - summed,
+        gap_bound=2 * found.rounding,
+        pair_count=found.pair_count,
+        certified=found.found.certified,
+        bound=finite(found.found.bound),
+        visited=found.found.visited,
+        compositions=tuple(
+            CompositionSum(name, value, count)
+            for name, (value, count) in found.compositions.items()
+        ),
+        soft_cap=run.model.config.attn_scores_soft_cap,
+    )
+
+
+def _rows(found: ScorePairs, dense: float) -> tuple[ScoreRow, ...]:
+    rows, running = [], 0.0
+    for number, (pair, value) in enumerate(found.found.pairs, start=1):
+        running += value
+        rows.append(
+            ScoreRow(
+                rank=number,
+                query_path=str(pair.query),
+                key_path=str(pair.key),
+                composition=pair.composition,
+                value=value,
+                share=ratio(value, dense),
+                running=running,
+                certain=abs(value) >= found.found.bound * (1 - 1e-9),
+            )
+        )
+    return tuple(rows)
