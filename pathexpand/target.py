@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,25 @@ from pathexpand.model.tokenizer import Tokenizer, encode, show_token
 Array = npt.NDArray[Any]
 _HASHED = re.compile(r"#[0-9]+")
 _ID = re.compile(r"[+-]?[0-9]+")  # other scripts' digits are text, as tokenizers see them
-TargetLike = str | int | tuple[int | str, int | str] | npt.NDArray[Any]
+# How tables name what they are about; none of it is the text of a token.
+_DESCRIBED = ("logit of ", "each prompt's ", "a direction ")
+
+
+@runtime_checkable
+class Identified(Protocol):
+    """A token that knows its id and how it is written, such as those in a table's rows."""
+
+    @property
+    def id(self) -> int:
+        """The id."""
+
+    @property
+    def text(self) -> str:
+        """How it is written."""
+
+
+TokenLike = str | int | Identified
+TargetLike = TokenLike | tuple[TokenLike, TokenLike] | npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +159,8 @@ def read_target(
     """Understand what a user gave as a target.
 
     A whole number, also as text in the digits 0 to 9, is a token id; other text is one token;
-    `A-B`, or a pair, is a difference of two of these; `id:5` and `text:5` say which is meant; an
+    `A-B`, or a pair, is a difference of two of these; `id:5` and `text:5` say which is meant; a
+    token of a table, or its text as tables write it, in quotes, is that token; an
     array (d_model,) is a direction. Single logits are `centred` if that is not said, unless the
     model caps its logits. Raises `PromptError`.
     """
@@ -199,6 +218,10 @@ def _difference(token: int, other: int) -> DifferenceTarget:
 
 def _token(checkpoint: Checkpoint, given: object) -> int:
     size = checkpoint.config.d_vocab_out
+    if isinstance(given, Identified):
+        given = given.id
+    if isinstance(given, np.ndarray) and not given.ndim:
+        given = given[()]
     if isinstance(given, str) and not given.startswith("text:"):
         # Tables print a token without a text as #5.
         number = given[1:] if _HASHED.fullmatch(given) else given.removeprefix("id:")
@@ -230,15 +253,20 @@ def _token_of_text(checkpoint: Checkpoint, text: str) -> int:
     if named is not None:
         return named
     ids = encode(tokenizer, text, "target")
-    if len(ids) != 1:
-        pieces = cut(" ".join(tokenizer.show(each) for each in ids[:8]), 2 * ROOM)
-        raise PromptError(
-            f"target {shown(text)}",
-            wanted="one token",
-            got=f"{len(ids)}{': ' if ids else ''}{pieces}",
-            remedy="mind the leading space, or give an id",
-        )
-    return ids[0]
+    if len(ids) == 1:
+        return ids[0]
+    copied = tokenizer.shown_as(text)
+    if copied is not None:
+        return copied
+    pieces = cut(" ".join(tokenizer.show(each) for each in ids[:8]), 2 * ROOM)
+    raise PromptError(
+        f"target {shown(text)}",
+        wanted="one token",
+        got=f"{len(ids)}{': ' if ids else ''}{pieces}",
+        remedy="give the token alone, or its id"
+        if text.startswith(_DESCRIBED)
+        else "mind the leading space, or give an id",
+    )
 
 
 def _direction(checkpoint: Checkpoint, array: Array) -> DirectionTarget:

@@ -20,7 +20,7 @@ from pathexpand.frozen import FrozenSum
 from pathexpand.model.prompt import Prompt, Tokens, read_prompt
 from pathexpand.symbolic.query import Query
 from pathexpand.table.dataset_table import DatasetRow, DatasetTable
-from pathexpand.target import Target, TargetLike
+from pathexpand.target import DirectionTarget, Target, TargetLike
 
 if TYPE_CHECKING:
     from pathexpand.api.model import Model
@@ -73,6 +73,12 @@ class Readings:
                 "prompts", wanted="the same each time they are read", got="others than before"
             )
         self.digest = digest.digest()
+
+    @property
+    def soft_cap(self) -> float | None:
+        """The cap that the targets are read before, if there is one."""
+        is_logit = not isinstance(self.target, DirectionTarget)
+        return self.model.config.output_logits_soft_cap if is_logit else None
 
     def describe(self) -> str:
         """Name the targets for a table's head."""
@@ -162,7 +168,12 @@ def check_repeatable(name: str, given: object) -> None:
 
 
 def dataset_table(
-    model: Model, found: DatasetRanking, by: By, target: str, max_order: int | None, query: Query
+    model: Model,
+    found: DatasetRanking,
+    by: By,
+    readings: Readings,
+    max_order: int | None,
+    query: Query,
 ) -> DatasetTable:
     """Lay out a ranking over a data set as a table."""
     rows = tuple(
@@ -183,7 +194,7 @@ def dataset_table(
         model=model.config.model_name,
         by=by,
         prompts=found.prompts,
-        target=target,
+        target=readings.describe(),
         rows=rows,
         dense=found.dense,
         listed=found.listed,
@@ -201,4 +212,6 @@ def dataset_table(
         query=query.text,
         outside=found.outside,
         outside_count=found.outside_count,
+        mlps=model.mlps,
+        soft_cap=readings.soft_cap,
     )

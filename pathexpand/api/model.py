@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,9 @@ from pathexpand.table import (
 )
 from pathexpand.table.dataset_table import DatasetTable
 from pathexpand.target import Target, TargetLike, read_target
+
+if TYPE_CHECKING:
+    from pathexpand.api.circuits import Circuits
 
 
 def load(name_or_directory: str | FilePath, *, mlp: MlpMode = "source") -> Model:
@@ -93,9 +96,25 @@ class Model:
             f"d_model {c.d_model}, vocabulary {c.d_vocab}{mode})"
         )
 
+    @property
+    def mlps(self) -> MlpMode | None:
+        """What its MLPs are in a path, or None if it has no MLPs."""
+        return self.mlp if self.config.d_mlp else None
+
     def with_mlp(self, mlp: MlpMode) -> Model:
         """Give the same model with its MLPs taken as sources, whole or neuron by neuron."""
         return Model(self.checkpoint, mlp=mlp)
+
+    @property
+    def circuits(self) -> Circuits:
+        """The circuits of the model: QK, OV, composition, copying, skip-trigrams and more.
+
+        >>> load("two-layer").circuits.composition("K", samples=100).ranked(1)[0].earlier.label
+        'L0H3'
+        """
+        from pathexpand.api.circuits import Circuits
+
+        return Circuits(self.checkpoint)
 
     def equation(self, *, notation: str = "paper", format: str = "text") -> str:
         """Write the model as a sum of paths.
@@ -202,6 +221,7 @@ class Model:
             longer_bound=found.found.longer_bound,
             query=asked.text,
             centred=centred,
+            mlps=self.mlps,
         )
 
     def dataset_paths(
@@ -261,7 +281,7 @@ class Model:
             cache=cache,
             report=report,
         )
-        return dataset_table(self, found, by, readings.describe(), max_order, asked)
+        return dataset_table(self, found, by, readings, max_order, asked)
 
     def query(self, text: str | Query | None = None) -> Query:
         """Read a path query such as "embed > * > L1H2"; none is every path.

@@ -171,12 +171,15 @@ class Run:
             target = int(np.argmax(self.logits(position)))
         return read_target(self.model.checkpoint, target, centred=centred)
 
+    def soft_cap(self, what: Target) -> float | None:
+        """Give the cap that a target is read before, if there is one."""
+        is_logit = not isinstance(what, DirectionTarget)
+        return self.model.config.output_logits_soft_cap if is_logit else None
+
     def describe(self, what: Target) -> str:
         """Name a target for a table's head."""
-        name, cap = what.describe(self.model.tokenizer), self.model.config.output_logits_soft_cap
-        if cap is None or isinstance(what, DirectionTarget):
-            return name
-        return f"{name}, before the soft cap of {cap:g}"
+        name, cap = what.describe(self.model.tokenizer), self.soft_cap(what)
+        return name if cap is None else f"{name}, before the soft cap of {cap:g}"
 
     def paths(
         self,
@@ -271,6 +274,8 @@ class Run:
             query=asked.text,
             outside=found.outside,
             outside_count=self.model.network.count() - asked.count(),
+            mlps=self.model.mlps,
+            soft_cap=self.soft_cap(what),
         )
         return SearchedPaths(table, what, found.found.expanded)
 
@@ -351,6 +356,8 @@ class Run:
             total=float(found.sum()),
             dense=dense,
             parted=by not in ("head", "pair"),
+            mlps=self.model.mlps,
+            soft_cap=self.soft_cap(what),
         )
 
     def _parts(

@@ -148,6 +148,8 @@ def _check_question(certificate: Certificate, question: _Question) -> Finding:
     compared = [
         equal(table.model, name, "name of the model"),
         equal(table.target, question.run.describe(question.target), "name of the target"),
+        equal(table.mlps, question.run.model.mlps, "what MLPs are in a path"),
+        equal(table.soft_cap, question.run.soft_cap(question.target), "soft cap"),
     ]
     if isinstance(question.target, DirectionTarget):
         logit = table.target.strip().casefold().startswith("logit of")

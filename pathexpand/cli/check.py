@@ -114,13 +114,13 @@ def _head(file: str, certificate: Certificate, *, ascii: bool) -> tuple[Line, ..
 def _columns(findings: Sequence[Finding], *, ascii: bool) -> tuple[Column, ...]:
     from pathexpand.table.figures import upper
     from pathexpand.table.sheet import Column
-    from pathexpand.table.shorten import shorten_end
+    from pathexpand.table.shorten import wrap
     from pathexpand.table.spelling import visible
 
+    names = [finding.name for finding in findings]
     details = [visible(finding.detail, ascii=ascii) for finding in findings]
-    mark = "..." if ascii else "…"
     return (
-        Column("claim", tuple(finding.name for finding in findings)),
+        Column("claim", tuple(names), shorten=lambda row, room: wrap(names[row], room), least=9),
         Column("holds", tuple("yes" if finding.holds else "NO" for finding in findings)),
         Column("measured", tuple(f"{finding.error:.4g}" for finding in findings), right=True),
         Column(
@@ -129,8 +129,7 @@ def _columns(findings: Sequence[Finding], *, ascii: bool) -> tuple[Column, ...]:
         Column(
             "checked on",
             tuple(details),
-            shorten=lambda row, room: shorten_end(details[row], room, mark=mark),
-            least=20,
-            leave=1,
+            shorten=lambda row, room: wrap(details[row], room),
+            least=10,
         ),
     )

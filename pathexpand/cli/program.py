@@ -14,12 +14,17 @@ import click
 
 from pathexpand import __version__
 from pathexpand.cli.check import check
+from pathexpand.cli.circuits import circuits
+from pathexpand.cli.compose import compose
 from pathexpand.cli.count import count
 from pathexpand.cli.dataset import dataset
 from pathexpand.cli.expand import expand
+from pathexpand.cli.heads import heads
+from pathexpand.cli.importance import importance
 from pathexpand.cli.models import models
 from pathexpand.cli.output import INTERRUPTED, complain, emit
 from pathexpand.cli.query import query
+from pathexpand.cli.scores import scores
 from pathexpand.cli.table import table
 from pathexpand.cli.total import total
 from pathexpand.cli.verify import verify
@@ -40,7 +45,22 @@ def program(context: click.Context) -> None:
         emit(lambda ascii: context.get_help() + "\n")
 
 
-for command in (table, total, dataset, expand, count, verify, check, models, query):
+for command in (
+    table,
+    total,
+    dataset,
+    scores,
+    circuits,
+    compose,
+    heads,
+    importance,
+    expand,
+    count,
+    verify,
+    check,
+    models,
+    query,
+):
     program.add_command(command)
 
 

@@ -26,6 +26,11 @@ _ID = re.compile(r"[+-]?[0-9]{1,18}")
 
 def prompted(command: Command) -> Command:
     """Add the options that choose a model, a prompt, a position and a target."""
+    return attended(_TARGET(command))
+
+
+def attended(command: Command) -> Command:
+    """Add the options that choose a model, a prompt and a position."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return with_mlp(command)
@@ -175,14 +180,13 @@ _OPTIONS: list[Callable[[Command], Command]] = [
         "--position",
         type=int,
         metavar="N",
-        help="Where the logit is read, from 0, or from the end if negative. Default: the last "
-        "token.",
-    ),
-    click.option(
-        "--target",
-        metavar="TOKEN",
-        callback=checked_text,
-        help="A token's text or id, or A-B for the difference of two logits. Default: the "
-        "most likely next token.",
+        help="Where it is read, from 0, or from the end if negative. Default: the last token.",
     ),
 ]
+_TARGET = click.option(
+    "--target",
+    metavar="TOKEN",
+    callback=checked_text,
+    help="A token's text or id, or A-B for the difference of two logits. Default: the most likely "
+    "next token.",
+)

@@ -97,17 +97,16 @@ def _all_hold(results: Sequence[LawResult]) -> str:
 def _columns(results: Sequence[LawResult], *, ascii: bool) -> tuple[Column, ...]:
     from pathexpand.table.figures import small, upper
     from pathexpand.table.sheet import Column
-    from pathexpand.table.shorten import shorten_end
+    from pathexpand.table.shorten import wrap
     from pathexpand.table.spelling import visible
 
     names = [result.name for result in results]
     details = [visible(result.detail, ascii=ascii) for result in results]
-    mark = "..." if ascii else "…"
     return (
         Column(
             "law",
             tuple(names),
-            shorten=lambda row, room: shorten_end(names[row], room, mark=mark),
+            shorten=lambda row, room: wrap(names[row], room),
             least=10,
         ),
         Column("holds", tuple(_verdict(result) for result in results)),
@@ -124,8 +123,7 @@ def _columns(results: Sequence[LawResult], *, ascii: bool) -> tuple[Column, ...]
         Column(
             "checked on",
             tuple(details),
-            shorten=lambda row, room: shorten_end(details[row], room, mark=mark),
-            least=20,
-            leave=1,
+            shorten=lambda row, room: wrap(details[row], room),
+            least=10,
         ),
     )

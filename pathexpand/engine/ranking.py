@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,7 +111,8 @@ def rank(
                 left = max(limit - (time.monotonic() - start), 0.0)
                 listing["budget"] = replace(budget, seconds=left)
             found = search(tree, query, **listing)
-            energy = rest_energy(tree, query, found.paths)
+            with suppress(KeyboardInterrupt):  # the rows are there; only this is not known then
+                energy = rest_energy(tree, query, found.paths)
     except (KeyboardInterrupt, _OutOfTime):
         longer = 0.0 if max_order is None else np.inf
         found = Found((), np.inf, longer, certified=False, visited=0, expanded=())

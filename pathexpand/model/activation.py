@@ -24,12 +24,15 @@ def gate(act: str, z: Array) -> Array:
     return GATES[act](z)
 
 
-def check_activation(act: object) -> str:
-    """Give the name of an activation function that is known; raises `ModelError`."""
+def check_activation(act: object, key: str = "act_fn") -> str:
+    """Give the name of an activation function that is known; raises `ModelError`.
+
+    `key` is what it is called where it was written.
+    """
     if not isinstance(act, str) or act not in GATES:
         raise ModelError(
-            f"activation function {shown(act)}: not supported",
-            remedy=f"known are {', '.join(sorted(GATES))}",
+            f"config {key} {shown(act)}: not supported",
+            remedy=f"known activation functions are {', '.join(sorted(GATES))}",
         )
     return act
 

@@ -82,13 +82,18 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All there is to know of a model before its numbers are read."""
+    """All there is to know of a model before its numbers are read.
+
+    `layers` stands before the number of a layer in a tensor's name; `ignored` are names that are
+    no weights; `depth` is the configuration's own key for the number of layers.
+    """
 
     config: Config
     form: Form
     rules: Sequence[Rule]
     layers: str = "blocks"
     ignored: re.Pattern[str] = field(default=re.compile(r"(?!)"))
+    depth: str = "n_layers"
 
 
 def assemble(plan: Plan, tensors: Tensors) -> Weights:
@@ -287,7 +292,9 @@ def _check_depth(names: list[str], plan: Plan) -> None:
     depth = plan.config.n_layers
     if given < depth:
         raise ModelError(
-            "weights", wanted=f"{depth} layers, as config n_layers says", got=f"tensors of {given}"
+            "weights",
+            wanted=f"{depth} layers, as config {plan.depth} says",
+            got=f"tensors of {given}",
         )
 
 

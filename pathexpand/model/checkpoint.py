@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
@@ -20,6 +21,11 @@ from pathexpand.model.tokenizer import Tokenizer
 from pathexpand.model.weights import Weights
 
 EMBEDDED = ("zero-layer", "one-layer", "two-layer")
+# Keys that tell a Hugging Face configuration, should its model_type be missing.
+_WRITTEN_BY_TRANSFORMERS = {
+    *("architectures", "transformers_version", "hidden_size", "num_hidden_layers"),
+    *("num_attention_heads", "n_embd", "n_layer", "vocab_size"),
+}
 _EMBEDDED_FOLDER = FilePath(__file__).parent.parent / "embedded"
 
 
@@ -90,11 +96,28 @@ def checkpoint_from_state_dict(
 
 
 def _read(directory: FilePath, file: FilePath | None) -> Checkpoint:
-    raw = {"model_name": directory.name} | read_config(directory / "config.json")
+    setting = directory / "config.json"
+    raw = {"model_name": directory.name} | read_config(setting)
     tensors = read_file(file) if file is not None else _read_weights(directory)
-    config, weights = _model(raw, tensors)
+    with _told_of(setting):
+        config, weights = _model(raw, tensors)
     vocabulary = directory / "tokenizer.json"
     return Checkpoint(config, weights, Tokenizer(vocabulary) if vocabulary.is_file() else None)
+
+
+@contextmanager
+def _told_of(setting: FilePath) -> Iterator[None]:
+    """Name the file in errors about a configuration, which otherwise begin with "config KEY"."""
+    try:
+        yield
+    except ModelError as error:
+        first, _, key = error.subject.partition(" ")
+        if first != "config":
+            raise
+        subject = f"{setting} {key}" if key else f"{setting}"
+        raise type(error)(
+            subject, wanted=error.wanted, got=error.got, remedy=error.remedy
+        ) from error
 
 
 def _model(raw: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[Config, Weights]:
@@ -109,7 +132,9 @@ def _model(raw: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[Config, 
 
 def is_lens(raw: Mapping[str, Any]) -> bool:
     """Say whether a configuration has TransformerLens names, and not those of Hugging Face."""
-    return "model_type" not in raw or {"n_layers", "d_model", "d_head"} <= set(raw)
+    if {"n_layers", "d_model", "d_head"} <= set(raw):
+        return True
+    return "model_type" not in raw and not _WRITTEN_BY_TRANSFORMERS & set(raw)
 
 
 def read_config(file: FilePath) -> dict[str, Any]:

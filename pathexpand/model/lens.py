@@ -24,7 +24,14 @@ from pathexpand.model.config import (
 )
 from pathexpand.model.layout import wanted_shapes
 from pathexpand.model.parts import Array, NormKind
-from pathexpand.model.rotary import Rotary, linear_rotary, llama3_rotary, yarn_rotary
+from pathexpand.model.rotary import (
+    WIDEST,
+    Rotary,
+    angles_of,
+    linear_rotary,
+    llama3_rotary,
+    yarn_rotary,
+)
 from pathexpand.model.shown import shown
 from pathexpand.model.weights import Weights
 
@@ -293,12 +300,22 @@ def _attention_scale(raw: Mapping[str, Any]) -> tuple[float, ...]:
 def _rotary(raw: Mapping[str, Any], kind: str) -> Rotary:
     """Give the angles of a layer that is "global" or "local"."""
     width = raw["d_head"] if raw.get("rotary_dim") is None else raw["rotary_dim"]
-    check_size("rotary_dim", width, 2)
+    key = "d_head" if raw.get("rotary_dim") is None else "rotary_dim"
+    check_size(key, width, 2, WIDEST)
+    if width % 2 or width > raw["d_head"]:
+        wanted = f"an even number of at most the {raw['d_head']} of a head"
+        raise ModelError(f"config {key}", wanted=wanted, got=str(width))
     local_base = raw.get("rotary_base_local") if kind == "local" else None
     base = _number(raw, "rotary_base") if local_base is None else _number(raw, "rotary_base_local")
     adjacent = raw.get("rotary_adjacent_pairs")
     check_switch("rotary_adjacent_pairs", False if adjacent is None else adjacent)
     pairs: Any = "adjacent" if adjacent else "half"
+    with angles_of("rotary_base" if local_base is None else "rotary_base_local"):
+        return _angles(raw, kind, width, pairs, base)
+
+
+def _angles(raw: Mapping[str, Any], kind: str, width: int, pairs: Any, base: float) -> Rotary:
+    """Give the angles of a layer, scaled as one of three switches says."""
     if raw.get("use_NTK_by_parts_rope"):
         return llama3_rotary(
             width,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +17,7 @@ from pathexpand.model.shown import shown
 
 Array = npt.NDArray[Any]
 Pairs = Literal["adjacent", "half"]
-_WIDEST = 2**16  # beyond any head; each pair takes memory before weights are seen
+WIDEST = 2**16  # beyond any head; each pair takes memory before weights are seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +100,37 @@ class Rotary:
         return out
 
 
+@contextmanager
+def angles_of(key: str) -> Iterator[None]:
+    """Tell numbers that no angles can be made of as a fault of the setting they come from.
+
+    >>> with angles_of("rope_theta"):
+    ...     plain_frequencies(4, 0.0)
+    Traceback (most recent call last):
+    ...
+    pathexpand.errors.ModelError: config rope_theta: wanted a base, factors and lengths that angles
+    can be made of, got numbers for which there is no angle
+    """
+    try:
+        yield
+    except (ArithmeticError, ValueError, ModelError) as error:
+        if isinstance(error, ModelError) and not error.subject.startswith("rotary"):
+            raise
+        raise ModelError(
+            f"config {key}",
+            wanted="a base, factors and lengths that angles can be made of",
+            got="numbers for which there is no angle",
+        ) from None
+
+
 def plain_frequencies(width: int, base: float) -> tuple[float, ...]:
     """Give base^(−2n/width) for each pair n.
 
     >>> plain_frequencies(4, 10000.0)
     (1.0, 0.01)
     """
-    if width > _WIDEST:
-        raise ModelError("rotary width", wanted=f"at most {_WIDEST}", got=str(width))
+    if width > WIDEST:
+        raise ModelError("rotary width", wanted=f"at most {WIDEST}", got=str(width))
     return tuple(1.0 / base ** (n / width) for n in range(0, width, 2))
 
 

@@ -96,12 +96,16 @@ class Tokenizer:
 
     def named(self, text: str) -> int | None:
         """Give the id of the one token that is shown as this text in quotes, if there is one."""
+        return self.shown_as(_quoted(text))
+
+    def shown_as(self, shown: str) -> int | None:
+        """Give the id of the one token that `show` writes like this, if there is one."""
         if self._names is None:
             names: dict[str, list[int]] = {}
             for token in self._library.get_vocab().values():
                 names.setdefault(self.show(token), []).append(token)
             self._names = {name: ids[0] for name, ids in names.items() if len(ids) == 1}
-        return self._names.get(_quoted(text))
+        return self._names.get(shown)
 
     @property
     def size(self) -> int:

@@ -25,10 +25,10 @@ class Source:
     The labels are ``embed``, ``pos``, ``type`` and ``embedbias`` (the constant of a norm right
     after the embedding), born before the first stage; ``L3bias``, the constants of layer 3's
     attention; ``L3M``, the output of its MLP taken as it is; ``L3Mbias``, what constants its MLP
-    adds besides; and ``b_U``, born in the logits. Where paths end in an attention score, ``b_Q`` and
-    ``b_K`` are born in the query and the key; ``pos`` may then be born right before what reads it,
-    in models whose positions never enter the stream. Raises `NotationError` for any other label and
-    `CompositionError` for a boundary where none of this label is born.
+    adds besides; and ``b_U``, born in the logits. Where paths end in an attention score, ``b_Q``
+    and ``b_K`` are born in the query and the key; ``pos`` may then be born right before what reads
+    it, in models whose positions never enter the stream. Raises `NotationError` for any other
+    label and `CompositionError` for a boundary where none of this label is born.
 
     >>> Source("embed", 0), Source("L3Mbias", 8)
     (Source(label='embed', boundary=0), Source(label='L3Mbias', boundary=8))

@@ -1,6 +1,6 @@
 """Path tables: what a ranking says, and every form it is shown or saved in."""
 
-from pathexpand.table.abstract import Table
+from pathexpand.table.abstract import Table, Tabled
 from pathexpand.table.analysis_table import AnalysisTable, Field, Summary
 from pathexpand.table.dataset_table import DatasetRow, DatasetTable
 from pathexpand.table.norm_table import NormRow, NormTable
@@ -23,6 +23,7 @@ __all__ = [
     "SourceToken",
     "Summary",
     "Table",
+    "Tabled",
     "TotalsRow",
     "TotalsTable",
 ]

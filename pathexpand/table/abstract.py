@@ -14,6 +14,23 @@ if TYPE_CHECKING:
     import pandas
 
 
+class Tabled(ABC):
+    """What an analysis found: shown as its table, at a prompt and in a notebook."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def table(self) -> Table:
+        """Give the table that shows it."""
+
+    def __repr__(self) -> str:
+        """Write the table's text."""
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
 class Table(ABC):
     """A ranking that goes to text, notebooks, files and data frames.
 

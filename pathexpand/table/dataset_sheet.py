@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pathexpand.table.figures import Scale, counted, percent, small, upper
+from pathexpand.table.held import dense_remark, mlps_line
 from pathexpand.table.path_sheet import asked, claim, path_columns
 from pathexpand.table.sheet import Closing, Column, Line, Sheet
 from pathexpand.table.spelling import visible
@@ -28,6 +29,7 @@ def dataset_sheet(table: DatasetTable, *, ascii: bool) -> Sheet:
             Line("model", visible(table.model, ascii=ascii)),
             Line("prompts", f"{table.prompts:,}, each read at its last token"),
             Line("target", visible(table.target, ascii=ascii)),
+            *mlps_line(table.mlps),
             Line("ranked by", f"{_SIZES[table.by]} over the prompts"),
             *asked(table.query, ascii=ascii),
         ),
@@ -69,9 +71,13 @@ def _closing(table: DatasetTable) -> tuple[Closing, ...]:
         line("remainder", table.remainder, unlisted),
         *(apart if table.outside_count else ()),
         line("sum", table.sum, counted(table.path_count, "path")),
-        line("dense", table.dense, "mean of the model's own forward passes"),
+        line("dense", table.dense, _dense(table)),
         Closing("gap", small(table.gap), "", f"rounding allows {upper(table.gap_bound, digits=2)}"),
     )
+
+
+def _dense(table: DatasetTable) -> str:
+    return dense_remark("mean of the model's own forward passes", table.soft_cap)
 
 
 def _claim(table: DatasetTable) -> str:

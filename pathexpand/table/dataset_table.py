@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pathexpand.errors import FileError, PathExpandError
 from pathexpand.table.abstract import Table
 from pathexpand.table.document import Record, check_finite, read
+from pathexpand.table.held import check_held
 from pathexpand.table.sheet import Sheet
 
 Measure = Literal["rms", "mean"]
@@ -86,6 +87,8 @@ class DatasetTable(Table):
     query: str = "*"
     outside: float = 0.0
     outside_count: int = 0
+    mlps: str | None = None
+    soft_cap: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse a table that contradicts itself."""
@@ -98,7 +101,9 @@ class DatasetTable(Table):
             bound=self.bound,
             longer_bound=self.longer_bound,
             outside=self.outside,
+            soft_cap=self.soft_cap,
         )
+        check_held(self.mlps, self.soft_cap)
         for fault, is_so in self._faults().items():
             if is_so:
                 raise PathExpandError("table", wanted=fault)
@@ -191,6 +196,8 @@ class DatasetTable(Table):
             query=table.text("query"),
             outside=table.number("outside"),
             outside_count=table.whole("outside_count"),
+            mlps=table.text_if_any("mlps"),
+            soft_cap=table.number_if_any("soft_cap"),
         )
 
     def closing_records(self) -> list[dict[str, Any]]:

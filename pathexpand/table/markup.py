@@ -40,7 +40,9 @@ def markdown(sheet: Sheet) -> str:
     """
     head = [f"- {line.label}: {_markdown_code(line.within(_PROMPT_ROOM))}" for line in sheet.head]
     body = _tabulated(sheet, "pipe", _markdown_literal, _same)
-    return "\n\n".join(part for part in ("\n".join(head), body, "\n\n".join(sheet.claims)) if part)
+    sums = "\n".join(f"- {line}" for line in _closing_lines(sheet))
+    parts = ("\n".join(head), body, sums, "\n\n".join(sheet.claims))
+    return "\n\n".join(part for part in parts if part)
 
 
 def latex(sheet: Sheet) -> str:
@@ -58,7 +60,8 @@ def latex(sheet: Sheet) -> str:
     """
     head = [f"% {line.label}: {line.within(_PROMPT_ROOM)}" for line in sheet.head]
     body = _tabulated(sheet, "latex_raw", _latex_literal, _latex_plain)
-    return "\n".join([*head, body, *(f"% {claim}" for claim in sheet.claims)])
+    below = (*_closing_lines(sheet), *sheet.claims)
+    return "\n".join([*head, body, *(f"% {line}" for line in below)])
 
 
 def html(sheet: Sheet) -> str:
@@ -76,7 +79,8 @@ def html(sheet: Sheet) -> str:
     )
     # The html format of tabulate escapes every cell itself.
     body = _cells_styled(_tabulated(sheet, "html", _same, _same))
-    claims = "".join(f"<div>{html_module.escape(claim)}</div>" for claim in sheet.claims)
+    below = (*_closing_lines(sheet), *sheet.claims)
+    claims = "".join(f"<div>{html_module.escape(line)}</div>" for line in below)
     return f'<div class="pathexpand" style="white-space: pre-wrap">{head}{body}{claims}</div>'
 
 
@@ -111,10 +115,25 @@ def _tabulated(
 
 def _closing_rows(sheet: Sheet) -> Iterator[list[str]]:
     """Yield the closing lines as rows: each part under the column it belongs to."""
-    for line in sheet.closing:
-        parts = {"path": f"({line.label})", "value": line.number, "share": line.share}
+    label = _label_column(sheet)
+    for line in sheet.closing if label is not None else ():
+        parts = {label: f"({line.label})", "value": line.number, "share": line.share}
         parts[sheet.columns[-1].name] = line.remark
         yield [parts.get(column.name, "") for column in sheet.columns]
+
+
+def _label_column(sheet: Sheet) -> str | None:
+    """Give the column of paths, where the closing lines sum up what stands beside it."""
+    names = [column.name for column in sheet.columns]
+    if "value" not in names:
+        return None
+    return next((name for name in names if name.endswith("path")), None)
+
+
+def _closing_lines(sheet: Sheet) -> Iterator[str]:
+    """Yield the closing lines as texts, where they fit under no column."""
+    for line in sheet.closing if _label_column(sheet) is None else ():
+        yield " ".join(part for part in (line.label, line.number, line.share, line.remark) if part)
 
 
 def _markdown_literal(text: str) -> str:

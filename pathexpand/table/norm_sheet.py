@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pathexpand.table.figures import Scale, counted, percent
+from pathexpand.table.held import mlps_line
 from pathexpand.table.path_sheet import asked, claim, path_columns
 from pathexpand.table.sheet import Column, Line, Sheet
 from pathexpand.table.spelling import visible
@@ -25,6 +26,7 @@ def norm_sheet(table: NormTable, *, ascii: bool) -> Sheet:
         head=(
             Line("model", visible(table.model, ascii=ascii)),
             Line("ranked by", _measure(table)),
+            *mlps_line(table.mlps),
             *asked(table.query, ascii=ascii),
             Line("share", "part of the sum of squared norms"),
         ),

@@ -9,6 +9,7 @@ from typing import Any
 from pathexpand.errors import PathExpandError
 from pathexpand.table.abstract import Table
 from pathexpand.table.document import Record, check_finite, read
+from pathexpand.table.held import check_held
 from pathexpand.table.sheet import Sheet
 
 
@@ -56,10 +57,12 @@ class NormTable(Table):
     longer_bound: float = 0.0
     query: str = "*"
     centred: bool = False
+    mlps: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse a table that contradicts itself."""
         check_finite(energy=self.energy, bound=self.bound)
+        check_held(self.mlps)
         if [row.rank for row in self.rows] != [*range(1, len(self) + 1)]:
             raise PathExpandError("table", wanted="ranks 1, 2, 3, …")
         if len(self) > self.path_count:
@@ -107,6 +110,7 @@ class NormTable(Table):
             "longer_bound": self.longer_bound,
             "query": self.query,
             "centred": self.centred,
+            "mlps": self.mlps,
         }
 
     @classmethod
@@ -130,6 +134,7 @@ class NormTable(Table):
             longer_bound=table.number("longer_bound"),
             query=table.text("query"),
             centred=table.flag("centred"),
+            mlps=table.text_if_any("mlps"),
         )
 
     def sheet(self, *, ascii: bool = False) -> Sheet:

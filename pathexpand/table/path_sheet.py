@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pathexpand.table.figures import Scale, counted, percent, small, upper, whole
+from pathexpand.table.held import dense_remark, mlps_line
 from pathexpand.table.sheet import Closing, Column, Line, Sheet
 from pathexpand.table.shorten import shorten_path, shorten_token, shorten_tokens
 from pathexpand.table.spelling import visible
@@ -172,6 +173,7 @@ def _head(table: PathTable, *, ascii: bool) -> tuple[Line, ...]:
         ),
         Line("position", f"{table.position}, after {texts[table.position]}"),
         Line("target", visible(table.target, ascii=ascii)),
+        *mlps_line(table.mlps),
         *asked(table.query, ascii=ascii),
     )
 
@@ -263,7 +265,12 @@ def _closing(table: PathTable) -> tuple[Closing, ...]:
             else ()
         ),
         Closing("sum", write(table.sum), share(table.sum), counted(table.path_count, "path")),
-        Closing("dense", write(table.dense), share(table.dense), "the model's own forward pass"),
+        Closing(
+            "dense",
+            write(table.dense),
+            share(table.dense),
+            dense_remark("the model's own forward pass", table.soft_cap),
+        ),
         Closing("gap", small(table.gap), "", f"rounding allows {upper(table.gap_bound, digits=2)}"),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 from pathexpand.errors import PathExpandError
 from pathexpand.table.abstract import Table
 from pathexpand.table.document import Record, check_finite, read
+from pathexpand.table.held import check_held
 from pathexpand.table.sheet import Sheet
 
 
@@ -100,7 +101,9 @@ class PathTable(Table):
     says that no unlisted path of the query is larger in |value| than a listed one, up to
     `max_order` components if that is set. Every unlisted path has |value| of at most `bound`, or
     `longer_bound` if it is longer (None: longer ones were not looked at). `remainder_energy`
-    bounds the sum of their squared values, and `visited` counts the paths that were valued. Raises
+    bounds the sum of their squared values, and `visited` counts the paths that were valued. `mlps`
+    says what the model's MLPs are in a path ("source", "frozen" or "neurons"; None without MLPs).
+    Where there is a `soft_cap` on the logits, all values are those before it. Raises
     `PathExpandError` for numbers that are not finite or counts that do not add up.
 
     >>> from pathexpand.api import load
@@ -130,6 +133,8 @@ class PathTable(Table):
     query: str = "*"
     outside: float = 0.0
     outside_count: int = 0
+    mlps: str | None = None
+    soft_cap: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse a table that contradicts itself."""
@@ -143,7 +148,9 @@ class PathTable(Table):
             longer_bound=self.longer_bound,
             remainder_energy=self.remainder_energy,
             outside=self.outside,
+            soft_cap=self.soft_cap,
         )
+        check_held(self.mlps, self.soft_cap)
         for fault, is_so in self._faults().items():
             if is_so:
                 raise PathExpandError("table", wanted=fault)
@@ -224,6 +231,8 @@ class PathTable(Table):
             "query": self.query,
             "outside": self.outside,
             "outside_count": self.outside_count,
+            "mlps": self.mlps,
+            "soft_cap": self.soft_cap,
         }
 
     @classmethod
@@ -261,6 +270,8 @@ class PathTable(Table):
             query=table.text("query"),
             outside=table.number("outside"),
             outside_count=table.whole("outside_count"),
+            mlps=table.text_if_any("mlps"),
+            soft_cap=table.number_if_any("soft_cap"),
         )
 
     def closing_records(self) -> list[dict[str, Any]]:

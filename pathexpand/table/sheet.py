@@ -14,7 +14,8 @@ _GAP = 2  # spaces between columns, where there is room
 class Column:
     """A column's name and cells, and what becomes of it where there is little room.
 
-    `shorten` gives the cell of a row in so many terminal cells, down to `least`. Columns with a
+    `shorten` gives the cell of a row in so many terminal cells, down to `least`: cut, or broken
+    into lines. Columns with a
     `leave` number are left out, highest first, when shortening is not enough. `literal` cells
     hold names or tokens, to be shown letter by letter.
     """
@@ -116,6 +117,15 @@ class Fitted:
 
     columns: tuple[Column, ...]
     gap: int
+
+    @property
+    def width(self) -> int:
+        """The terminal cells that they take: more than there is room for where nothing helped.
+
+        >>> Fitted((Column("a", ("1",)), Column("b", ("22",))), 1).width
+        4
+        """
+        return sum(column.natural for column in self.columns) + self.gap * (len(self.columns) - 1)
 
 
 def fit(columns: tuple[Column, ...], room: int) -> Fitted:

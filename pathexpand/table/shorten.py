@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 
 def width(text: str) -> int:
-    """Give the number of terminal cells a text takes.
+    """Give the number of terminal cells a text takes; of several lines, the longest.
 
-    >>> width("ab"), width("漢")
-    (2, 2)
+    >>> width("ab"), width("漢"), width("a\\nbcd")
+    (2, 2, 3)
     """
+    if "\n" in text:
+        return max(map(width, text.split("\n")))
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -46,6 +48,26 @@ def shorten_end(text: str, room: int, *, mark: str = "…") -> str:
     if width(text) <= room:
         return text
     return _head(text, max(room - width(mark), 0)) + mark
+
+
+def wrap(text: str, room: int) -> str:
+    """Break a text into lines at its spaces, and within a word only where that is longer.
+
+    >>> wrap("all 25 paths, the first 3", 13)
+    'all 25 paths,\\nthe first 3'
+    """
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if width(longer) <= room:
+            lines[-1] = longer
+            continue
+        lines += [word] if lines[-1] else []
+        lines[-1] = word
+        while width(lines[-1]) > room:
+            start = _head(lines[-1], room) or lines[-1][:1]
+            lines[-1:] = [start, lines[-1][len(start) :]]
+    return "\n".join(lines)
 
 
 def shorten_token(text: str, token: int, room: int, *, mark: str = "…") -> str:

@@ -28,13 +28,15 @@ def text(
        2
     """
     room = max(width or shutil.get_terminal_size((80, 24)).columns, _NARROWEST)
+    fitted = fit(sheet.columns, room)
     blocks = [
-        _head(sheet, room),
-        _rows(fit(sheet.columns, room), rule="-" if ascii else "─"),
-        _closing(sheet.closing),
-        _claims(sheet),
+        (_head(sheet, room), room),
+        # Wider than the room rather than cut off: what is lost can look like the whole.
+        (_rows(fitted, rule="-" if ascii else "─"), max(room, fitted.width)),
+        (_closing(sheet.closing), room),
+        (_claims(sheet), room),
     ]
-    return "\n\n".join(_printed(block, room, color) for block in blocks if block.row_count)
+    return "\n\n".join(_printed(block, wide, color) for block, wide in blocks if block.row_count)
 
 
 def _head(sheet: Sheet, room: int) -> Grid:

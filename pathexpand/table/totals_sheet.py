@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pathexpand.table.figures import Scale, percent, whole
+from pathexpand.table.held import dense_remark, mlps_line
 from pathexpand.table.path_sheet import asked
 from pathexpand.table.sheet import Closing, Column, Line, Sheet
 from pathexpand.table.spelling import visible
@@ -37,12 +38,18 @@ def totals_sheet(table: TotalsTable, *, ascii: bool) -> Sheet:
             Line("model", visible(table.model, ascii=ascii)),
             Line("position", str(table.position)),
             Line("target", visible(table.target, ascii=ascii)),
+            *mlps_line(table.mlps),
             *asked(table.query, ascii=ascii),
         ),
         columns=columns,
         closing=(
             Closing("total", scale.write(table.total), share, "every path of the query"),
-            Closing("dense", scale.write(table.dense), "", "the model's own forward pass"),
+            Closing(
+                "dense",
+                scale.write(table.dense),
+                "",
+                dense_remark("the model's own forward pass", table.soft_cap),
+            ),
         ),
         claims=(
             "The rows add up to the total."

@@ -9,6 +9,7 @@ from typing import Any
 from pathexpand.errors import PathExpandError
 from pathexpand.table.abstract import Table
 from pathexpand.table.document import Record, check_finite, read
+from pathexpand.table.held import check_held
 from pathexpand.table.sheet import Sheet
 
 
@@ -37,7 +38,8 @@ class TotalsTable(Table):
     """Sums over paths, by order, source, token, head or pair of heads.
 
     `total` sums every path of the query. With `parted` the rows part it; otherwise a path counts
-    in every row that it passes through. Raises `PathExpandError` for numbers that are not finite.
+    in every row that it passes through. `mlps` and `soft_cap` are as in `PathTable`. Raises
+    `PathExpandError` for numbers that are not finite.
 
     >>> from pathexpand.api import load
     >>> load("two-layer").run("to be or not to").totals_table(by="order").parted
@@ -53,10 +55,13 @@ class TotalsTable(Table):
     total: float
     dense: float
     parted: bool
+    mlps: str | None = None
+    soft_cap: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse a table that contradicts itself."""
-        check_finite(total=self.total, dense=self.dense)
+        check_finite(total=self.total, dense=self.dense, soft_cap=self.soft_cap)
+        check_held(self.mlps, self.soft_cap)
         if self.position < 0:
             raise PathExpandError("table", wanted="a position of the prompt")
 
@@ -89,6 +94,8 @@ class TotalsTable(Table):
             "total": self.total,
             "dense": self.dense,
             "parted": self.parted,
+            "mlps": self.mlps,
+            "soft_cap": self.soft_cap,
         }
 
     @classmethod
@@ -111,6 +118,8 @@ class TotalsTable(Table):
             total=table.number("total"),
             dense=table.number("dense"),
             parted=table.flag("parted"),
+            mlps=table.text_if_any("mlps"),
+            soft_cap=table.number_if_any("soft_cap"),
         )
 
     def sheet(self, *, ascii: bool = False) -> Sheet:

@@ -299,6 +299,25 @@ def test_verify(call, save):
     assert max(map(len, done.out.splitlines())) <= 80
 
 
+def unfolded(text):
+    """Give the letters of a text without its layout."""
+    return sorted("".join(text.split()).replace("─", "").replace("-", ""))
+
+
+@pytest.mark.parametrize("width", [80, 60, 40])
+def test_columns_of_check_and_verify_are_never_cut(call, tmp_path, width, monkeypatch):
+    """A pipe has no other way to say the rest, and a cut column can look like a whole one."""
+    file = str(tmp_path / "c.json")
+    call("table", "--tokens", "1 2 3", "--top", "3", "--certificate", file)
+    for arguments in (["check", file], ["verify", "--tokens", "1 2 3"]):
+        monkeypatch.setenv("COLUMNS", "400")
+        wide = call(*arguments).out
+        monkeypatch.setenv("COLUMNS", str(width))
+        narrow = call(*arguments).out
+        assert unfolded(narrow) == unfolded(wide)
+        assert width == 40 or max(map(len, narrow.splitlines())) <= width
+
+
 def test_verify_fails_with_status_1(call, save, monkeypatch):
     from pathexpand import laws
 

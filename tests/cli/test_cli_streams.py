@@ -191,3 +191,17 @@ def test_an_interrupt_ends_verify_at_once():
     assert done.returncode == 130
     assert done.stdout == b""
     assert done.stderr == b"pathexpand: error: interrupted: not all laws were checked\n"
+
+
+@pytest.mark.parametrize("module", ["click", "pathexpand.cli.table", "numpy", "rich.text"])
+def test_an_interrupt_while_the_program_is_read_in_is_quiet(module):
+    """Most of a short command's time goes into imports."""
+    code = (
+        "import sys\nclass Pressed:\n    def find_spec(self, name, *rest):\n"
+        f"        if name == {module!r}:\n            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Pressed())\nfrom pathexpand.cli import main\nmain(['table'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 130
+    assert done.stdout == b""
+    assert done.stderr.strip() == b"pathexpand: error: interrupted: nothing was written"

@@ -80,6 +80,6 @@ def test_far_tails_are_finite() -> None:
 
 @pytest.mark.parametrize("act", ["solu", "", None, 3, ["gelu"], "GELU"])
 def test_others_are_refused_by_name(act: object) -> None:
-    with pytest.raises(ModelError, match=r"activation function .*: not supported; known are") as e:
+    with pytest.raises(ModelError, match=r"config act_fn .*: not supported; known activ") as e:
         check_activation(act)
     assert "\n" not in str(e.value)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -10,10 +13,15 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from pathexpand.errors import ModelError, PathExpandError
-from pathexpand.model.checkpoint import Checkpoint, checkpoint_from_state_dict
+from pathexpand.model.checkpoint import (
+    Checkpoint,
+    checkpoint_from_state_dict,
+    read_checkpoint,
+)
+from pathexpand.model.config import Config
 from pathexpand.model.families import MODULES, read_family
 from pathexpand.model.families.rope import rotary_of
 from pathexpand.model.families.settings import Settings
@@ -220,9 +228,18 @@ def test_fused_queries_keys_and_values_of_bloom() -> None:
 
 def test_unknown_kinds_of_model_are_refused_with_those_known() -> None:
     raw, tensors = stored("llama")
-    for kind in ("mamba", "", None, 3, ["llama"], "Llama", "../llama"):
+    for kind in ("mamba", "", 3, ["llama"], "Llama", "../llama"):
         line = refused(raw | {"model_type": kind}, tensors, "config model_type .*: not supported")
         assert all(known in line for known in MODULES)
+
+
+def test_a_model_type_that_is_missing_is_asked_for() -> None:
+    for name in ("llama", "gpt2", "bloom"):
+        raw, tensors = stored(name)
+        without = {key: value for key, value in raw.items() if key != "model_type"}
+        for given in (without, raw | {"model_type": None}):
+            line = refused(given, tensors, "config: wanted a value for model_type, got none; known")
+            assert all(known in line for known in MODULES)
 
 
 def test_code_that_comes_with_a_checkpoint_is_never_run() -> None:
@@ -237,6 +254,7 @@ def test_code_that_comes_with_a_checkpoint_is_never_run() -> None:
 def test_quantised_weights_are_refused_by_name(given: Any) -> None:
     raw, tensors = stored("llama")
     line = refused(raw | {"quantization_config": given}, tensors, "quantised weights are not")
+    assert "None" not in line
     if isinstance(given, dict) and given:
         assert given["quant_method"] in line
 
@@ -249,16 +267,25 @@ def test_quantised_weights_are_refused_by_name(given: Any) -> None:
         ("llama", {"vocab_size": 0}, "config vocab_size: wanted a whole number of at least 1"),
         ("llama", {"num_hidden_layers": 10**9}, "config num_hidden_layers: wanted at most"),
         ("llama", {"num_attention_heads": 10**9}, "config num_attention_heads: wanted at most"),
-        ("llama", {"num_key_value_heads": 97}, "a divisor of the . heads, got 97"),
-        ("llama", {"head_dim": 5}, "rotary width: wanted an even number, got 5"),
-        ("llama", {"hidden_act": "solu"}, "activation function 'solu': not supported"),
+        (
+            "llama",
+            {"num_key_value_heads": 97},
+            "config num_key_value_heads: wanted a divisor of the . heads",
+        ),
+        (
+            "llama",
+            {"head_dim": 5},
+            r"config head_dim: wanted .* even number from 2 to \d+, got 5 of 5",
+        ),
+        ("llama", {"head_dim": 2**20}, "config head_dim: wanted heads whose turning part"),
+        ("llama", {"hidden_act": "solu"}, "config hidden_act 'solu': not supported"),
         ("llama", {"rms_norm_eps": -1}, "config rms_norm_eps: wanted a positive number"),
         ("llama", {"rms_norm_eps": float("nan")}, "config rms_norm_eps"),
         ("llama", {"attention_bias": 1}, "config attention_bias: wanted true or false"),
         ("llama", {"attention_bias": True}, "q_proj.bias .* is missing"),
         ("llama", {"rope_parameters": 3}, "config rope_parameters: wanted settings, got 3"),
         ("gpt2", {"add_cross_attention": True}, "config add_cross_attention True: not supported"),
-        ("gpt2", {"n_head": 97}, "config head_dim: wanted a width of 97 equal heads"),
+        ("gpt2", {"n_head": 97}, "config n_head: wanted a divisor of n_embd .*, got 97"),
         ("gpt_neo", {"attention_types": [[["global"], 10**12]]}, "config attention_types"),
         ("gpt_neo", {"attention_types": [["global", 3]]}, "config attention_types"),
         ("gpt_neo", {"attention_types": [[["other"], 3]]}, "config attention_types"),
@@ -280,12 +307,90 @@ def test_settings_that_cannot_be(name: str, change: dict[str, Any], message: str
 def test_values_of_a_wrong_kind_are_told_in_one_line(name: str) -> None:
     raw, tensors = stored(name)
     for key in (*raw, "rope_theta", "rope_scaling", "rotary_pct", "head_dim", "text_config"):
-        for value in ([], "x", -2, 1e308, {"a": 1}, 2**31 - 1):
+        for value in ([], "x", -2, 1e308, {"a": 1}, 2**31 - 1, 5, 7, 97, None, float("inf")):
             try:
                 checkpoint_from_state_dict(tensors, raw | {key: value})
             except PathExpandError as error:
                 assert "\n" not in str(error)
                 assert len(str(error)) < 1000
+                assert not said_in_our_words(str(error), raw)
+
+
+def said_in_our_words(line: str, raw: dict[str, Any]) -> set[str]:
+    """Give the words of a line that are our names and stand nowhere in the file."""
+    ours = {each.name for each in fields(Config)} | {"rotary width", "rotary frequencies"}
+    return {word for word in ours - raw.keys() if re.search(rf"\b{word}\b", line)} - {"rotary"}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "gemma3"])
+def test_a_file_of_settings_is_named_with_the_key_that_is_wrong(
+    name: str, tmp_path: FilePath
+) -> None:
+    raw, tensors = stored(name)
+    save_file(tensors, tmp_path / "model.safetensors")
+    setting = tmp_path / "config.json"
+    heads = next(key for key in ("num_attention_heads", "n_head", "num_heads") if key in raw)
+    depth = next(key for key in ("num_hidden_layers", "n_layer", "num_layers") if key in raw)
+    for key, value in ((heads, "3"), (heads, 97), ("vocab_size", None), ("model_type", None)):
+        setting.write_text(json.dumps(raw | {key: value}), encoding="utf-8")
+        with pytest.raises(ModelError) as error:
+            read_checkpoint(tmp_path)
+        assert str(error.value).startswith(str(setting))
+        # Heads that cannot share keys and values are the fault of either number.
+        assert key in str(error.value) or (value == 97 and "num_key_value_" in str(error.value))
+    deeper = raw | {depth: 41, "layer_types": None, "attention_types": [[["global"], 41]]}
+    setting.write_text(json.dumps(deeper), encoding="utf-8")
+    with pytest.raises(ModelError, match=f"wanted 41 layers, as config {depth} says"):
+        read_checkpoint(tmp_path)
+
+
+# Null has the meaning of the default in these alone, as in transformers.
+_NULLS = {
+    *("n_inner", "num_key_value_heads", "num_kv_heads", "ffn_hidden_size", "head_dim"),
+    *("num_ln_in_parallel_attn", "word_embed_proj_dim", "rope_scaling"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "gemma3"])
+def test_null_is_no_default(name: str) -> None:
+    """A number, switch or function that may be left out may not be null: no reader takes it."""
+    raw, tensors = stored(name)
+    asked: set[str] = set()
+
+    class Asked(Settings):
+        def _value(self, keys: tuple[str, ...], default: Any, null: bool = False) -> Any:
+            if default is not None and not null and not self._at:
+                asked.update(keys[:1])
+            return super()._value(keys, default, null)
+
+    family = import_module(f"pathexpand.model.families.{MODULES[name]}").FAMILY
+    family.plan(Asked(raw), list(tensors))
+    assert asked
+    assert not asked & _NULLS
+    for key in asked:
+        if (name, key) != ("mistral", "sliding_window"):  # there, null is no window
+            refused(raw | {key: None}, tensors, rf"config {key}: wanted a value, got null; leave")
+        rest = {each: value for each, value in raw.items() if each != key}
+        family.plan(Settings(rest), list(tensors))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("gpt2", "n_inner"),
+        ("gpt_neo-inner", "intermediate_size"),
+        ("falcon-grouped", "ffn_hidden_size"),
+        ("opt", "word_embed_proj_dim"),
+        ("llama-ungrouped", "num_key_value_heads"),
+        ("falcon", "num_ln_in_parallel_attn"),
+    ],
+)
+def test_null_where_the_format_gives_it_a_meaning(name: str, key: str) -> None:
+    raw, tensors = stored(name)
+    family = import_module(f"pathexpand.model.families.{MODULES[raw['model_type']]}").FAMILY
+    rest = {each: value for each, value in raw.items() if each != key}
+    null = family.plan(Settings(raw | {key: None}), list(tensors))
+    assert null.config == family.plan(Settings(rest), list(tensors)).config
 
 
 @pytest.mark.parametrize(
@@ -368,7 +473,7 @@ def test_11_places_where_a_base_stands() -> None:
 @pytest.mark.parametrize("kind", ["mrope", "proportional", "su", "", 3, ["yarn"]])
 def test_11_other_kinds_are_refused_by_name(kind: Any) -> None:
     for key in ("rope_type", "type"):
-        with pytest.raises(ModelError, match=r"config rope_type .*: not supported; known are def"):
+        with pytest.raises(ModelError, match=rf"config rope_scaling\.{key} .*: not supported; kno"):
             rope(rope_theta=1e4, rope_scaling={key: kind, "factor": 2.0})
 
 

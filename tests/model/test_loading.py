@@ -186,12 +186,30 @@ def test_damaged_configurations(text: str, tmp_path: FilePath) -> None:
         load(tmp_path)
 
 
+ROTARY = {"positional_embedding_type": "rotary", "rotary_dim": 2, "rotary_base": 1e4}
+YARN = {
+    "use_yarn_rope": True,
+    "yarn_factor": 2.0,
+    "yarn_attention_factor": 1.0,
+    "yarn_original_max_position_embeddings": 4,
+    "yarn_beta_fast": 32,
+    "yarn_beta_slow": 1,
+}
+BY_PARTS = {
+    "use_NTK_by_parts_rope": True,
+    "NTK_by_parts_factor": 2.0,
+    "NTK_original_ctx_len": 4,
+    "NTK_by_parts_low_freq_factor": 1.0,
+    "NTK_by_parts_high_freq_factor": 1.0,
+}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"normalization_type": "BN"}, "normalization_type: wanted LN, LNPre, RMS, RMSPre or none"),
         ({"attn_only": False}, "config d_mlp: wanted a whole number of at least 1, got None"),
-        ({"attn_only": False, "d_mlp": 3}, "activation function None: not supported"),
+        ({"attn_only": False, "d_mlp": 3}, "config act_fn None: not supported"),
         ({"attn_only": False, "d_mlp": 3, "act_fn": "solu_ln"}, "act_fn 'solu_ln': a softmax"),
         ({"n_key_value_heads": 2}, "n_key_value_heads: wanted a divisor of the 3 heads, got 2"),
         ({"n_key_value_heads": 0}, "n_key_value_heads: wanted a whole number of at least 1"),
@@ -202,7 +220,14 @@ def test_damaged_configurations(text: str, tmp_path: FilePath) -> None:
             {"positional_embedding_type": "rotary"},
             "rotary_base: wanted a positive number, got none",
         ),
-        ({"positional_embedding_type": "rotary", "rotary_dim": 3}, "config rotary_base"),
+        (
+            {"positional_embedding_type": "rotary", "rotary_dim": 3},
+            "config rotary_dim: wanted an even",
+        ),
+        (ROTARY | {"rotary_dim": 96}, "config rotary_dim: wanted an even number of at most"),
+        (ROTARY | YARN | {"rotary_base": 1.0}, "config rotary_base: wanted a base, factors"),
+        (ROTARY | BY_PARTS, "config rotary_base: wanted a base, factors and lengths"),
+        ({"eps": None}, "config eps: wanted a number of at least 0, got None"),
         ({"positional_embedding_type": "relative"}, "'relative': not supported; known are"),
         ({"use_qk_norm": 1}, "config use_qk_norm: wanted true or false"),
         ({"eps": -1.0}, "config eps: wanted a number of at least 0"),

@@ -151,7 +151,7 @@ REFUSED: dict[str, dict[str, Any]] = {
         "normalization_type": "LN",
     },
     "act_fn 'solu'": {"attn_only": False, "act_fn": "solu", "d_mlp": 7},
-    "activation function 'xielu'": {"attn_only": False, "act_fn": "xielu", "d_mlp": 7},
+    "act_fn 'xielu'": {"attn_only": False, "act_fn": "xielu", "d_mlp": 7},
     "num_experts": {
         "attn_only": False,
         "act_fn": "silu",

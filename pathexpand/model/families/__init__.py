@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -26,6 +27,7 @@ MODULES = {
         *("stablelm", "starcoder2"),
     )
 } | {"gemma3": "gemma3_text"}
+_DEPTHS = ("num_hidden_layers", "n_layer", "num_layers")
 _CHUNK = 2**22  # numbers of two tables that are compared at once
 
 
@@ -39,7 +41,8 @@ def read_family(raw: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[Con
     settings = Settings(raw)
     named = _named(family, tensors)
     plan = family.plan(settings, named)
-    plan = Plan(plan.config, plan.form, plan.rules, plan.layers, family.buffers())
+    depth = settings.name(*_DEPTHS)
+    plan = replace(plan, ignored=family.buffers(), depth=depth)
     return plan.config, assemble(plan, _without_twin(plan, named))
 
 
@@ -51,17 +54,17 @@ def family_of(raw: Mapping[str, Any]) -> Family:
     ...
     pathexpand.errors.ModelError: config model_type 'mamba': not supported; known are bert, ...
     """
-    kind = raw.get("model_type")
+    kind, known = raw.get("model_type"), f"known are {', '.join(sorted(MODULES))}"
+    if kind is None:
+        raise ModelError("config", wanted="a value for model_type", got="none", remedy=known)
     if not isinstance(kind, str) or kind not in MODULES:
-        raise ModelError(
-            f"config model_type {shown(kind)}: not supported",
-            remedy=f"known are {', '.join(sorted(MODULES))}",
-        )
+        raise ModelError(f"config model_type {shown(kind)}: not supported", remedy=known)
     quantised = raw.get("quantization_config")
     if quantised is not None:
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised
+        named = "" if method is None else f" {shown(method)}"
         raise ModelError(
-            f"config quantization_config {shown(method)}: quantised weights are not supported",
+            f"config quantization_config{named}: quantised weights are not supported",
             remedy="use the checkpoint they were made from",
         )
     family: Family = import_module(f"{__name__}.{MODULES[kind]}").FAMILY

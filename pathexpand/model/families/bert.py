@@ -64,8 +64,7 @@ def _plan(raw: Settings, names: Collection[str]) -> Plan:
 
 
 def _top(raw: Settings, names: Collection[str]) -> tuple[Pattern, ...]:
-    said = raw.switch("tie_word_embeddings") if raw.has("tie_word_embeddings") else None
-    tied = _DECODER not in names if said is None else said
+    tied = raw.switch("tie_word_embeddings", default=_DECODER not in names)
     at, types = "embeddings", raw.size("type_vocab_size", default=2)
     return (
         table(f"{at}.word_embeddings.weight", "embed", *(("unembed",) if tied else ())),

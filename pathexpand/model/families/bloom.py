@@ -28,7 +28,7 @@ def _plan(raw: Settings, names: Collection[str]) -> Plan:
         heads=_HEADS,
         width=_WIDTHS,
         context=raw.size("seq_length", default=2048),  # ALiBi itself has no longest prompt
-        d_mlp=4 * raw.size(*_WIDTHS),
+        d_mlp=4 * raw.size(*_WIDTHS, most=2**29 - 1),
         act_fn="bloom_gelu",
         positional_embedding_type="none",
         alibi=alibi_slopes(raw.heads(*_HEADS)),

@@ -8,7 +8,13 @@ from typing import Any
 
 from pathexpand.model.assembly import Form, Plan
 from pathexpand.model.families.alibi import alibi_slopes
-from pathexpand.model.families.family import Family, config_of, embeddings, split_evenly
+from pathexpand.model.families.family import (
+    Family,
+    config_of,
+    embeddings,
+    grouped,
+    split_evenly,
+)
 from pathexpand.model.families.rope import rotary_of
 from pathexpand.model.families.rules import Pattern, interleaved, linear, norm, rules
 from pathexpand.model.families.settings import Settings
@@ -26,10 +32,10 @@ def _plan(raw: Settings, names: Collection[str]) -> Plan:
         width=_WIDTHS,
         context=raw.size("max_position_embeddings", default=2048),
         groups=_groups(raw, newer, heads),
-        d_mlp=raw.size("ffn_hidden_size", default=4 * width),
+        d_mlp=raw.size("ffn_hidden_size", default=4 * width, null=True),
         act_fn=act,
         positional_embedding_type="none",
-        **_positions(raw, split_evenly(width, heads)),
+        **_positions(raw, split_evenly(raw, _WIDTHS)),
     )
     bias = raw.switch("bias", default=False)
     layer = (
@@ -48,7 +54,7 @@ def _plan(raw: Settings, names: Collection[str]) -> Plan:
 def _groups(raw: Settings, newer: bool, heads: int) -> int:
     """Give the number of key-value heads: the older form has one, or as many as heads."""
     if newer:
-        return raw.size("num_kv_heads", default=heads)
+        return grouped(raw, heads, "num_kv_heads", default=heads)
     return 1 if raw.switch("multi_query", default=True) else heads
 
 
@@ -64,7 +70,7 @@ def _positions(raw: Settings, d_head: int) -> dict[str, Any]:
 def _norms(raw: Settings, *, newer: bool, parallel: bool) -> tuple[Pattern, ...]:
     if not parallel:
         return (*norm("input_layernorm", "ln1"), *norm("post_attention_layernorm", "ln2"))
-    if newer and raw.size("num_ln_in_parallel_attn", default=2) == 2:
+    if newer and raw.size("num_ln_in_parallel_attn", default=2, null=True) == 2:
         return (*norm("ln_attn", "ln1"), *norm("ln_mlp", "ln2"))
     return norm("input_layernorm", "ln1", "ln2")
 

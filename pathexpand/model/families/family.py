@@ -12,6 +12,7 @@ from pathexpand.model.assembly import Plan
 from pathexpand.model.config import Config
 from pathexpand.model.families.rules import Pattern, table
 from pathexpand.model.families.settings import Settings
+from pathexpand.model.rotary import Rotary
 
 # What stands beside weights in files and holds no learnt number: masks, angles, place numbers.
 BUFFERS = (
@@ -68,7 +69,7 @@ def config_of(
         n_heads=n_heads,
         n_key_value_heads=n_heads if groups is None else groups,
         d_model=d_model,
-        d_head=split_evenly(d_model, n_heads) if d_head is None else d_head,
+        d_head=split_evenly(raw, width, heads) if d_head is None else d_head,
         d_vocab=vocabulary,
         n_ctx=raw.size("max_position_embeddings") if context is None else context,
         bos_token_id=start_token(raw, vocabulary),
@@ -77,13 +78,36 @@ def config_of(
     )
 
 
-def split_evenly(width: int, heads: int) -> int:
+def split_evenly(
+    raw: Settings,
+    width: tuple[str, ...] = ("hidden_size",),
+    heads: tuple[str, ...] = ("num_attention_heads",),
+) -> int:
     """Give the size of each head when they share a width; raises `ModelError` if they cannot."""
-    if width % heads:
-        raise ModelError(
-            "config head_dim", wanted=f"a width of {heads} equal heads", got=f"{width} numbers"
-        )
-    return width // heads
+    d_model, n_heads = raw.size(*width), raw.heads(*heads)
+    if d_model % n_heads:
+        wanted = f"a divisor of {raw.name(*width)} {d_model}"
+        raise ModelError(f"config {raw.name(*heads)}", wanted=wanted, got=str(n_heads))
+    return d_model // n_heads
+
+
+def grouped(raw: Settings, heads: int, key: str, *, default: int | None) -> int:
+    """Give the number of key-value heads; raises `ModelError` if the heads do not share them."""
+    groups = raw.size(key, default=default, null=True)
+    if heads % groups:
+        wanted = f"a divisor of the {heads} heads"
+        raise ModelError(f"config {raw.name(key)}", wanted=wanted, got=str(groups))
+    return groups
+
+
+def stretched(raw: Settings, rotary: Rotary | None) -> int:
+    """Give the longest prompt: angles that change with the length of it allow more positions."""
+    key = "max_position_embeddings"
+    longest = raw.size(key) * (1.0 if rotary is None else rotary.factor)
+    if longest > 2**31 - 1:
+        wanted = f"at most {2**31 - 1} positions, stretched as the rotary settings say"
+        raise ModelError(f"config {raw.name(key)}", wanted=wanted, got=f"{longest:g}")
+    return int(longest)
 
 
 def start_token(raw: Settings, vocabulary: int) -> int | None:
@@ -100,9 +124,7 @@ def embeddings(
 
     Where the configuration does not say whether they are, they are if there is only one.
     """
-    said = raw.switch("tie_word_embeddings") if raw.has("tie_word_embeddings") else None
-    tied = head not in names if said is None else said
-    if tied:
+    if raw.switch("tie_word_embeddings", default=head not in names):
         return (table(embed, "embed", "unembed"),)
     return table(embed, "embed"), table(head, "unembed")
 

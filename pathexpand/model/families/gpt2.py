@@ -30,7 +30,7 @@ def _plan(raw: Settings, names: Collection[str]) -> Plan:
         heads=("n_head", "num_attention_heads"),
         width=("n_embd", "hidden_size"),
         context=raw.size("n_positions", "n_ctx", "max_position_embeddings"),
-        d_mlp=raw.size("n_inner", default=4 * width),
+        d_mlp=raw.size("n_inner", default=4 * width, null=True),
         act_fn=act,
         attn_scale=_scales(raw),
     )

@@ -32,7 +32,7 @@ def _plan(raw: Settings, names: Collection[str]) -> Plan:
         raw,
         layers=("num_layers",),
         heads=("num_heads",),
-        d_mlp=raw.size("intermediate_size", default=4 * raw.size("hidden_size")),
+        d_mlp=raw.size("intermediate_size", default=4 * raw.size("hidden_size"), null=True),
         act_fn=act,
         attn_scale=(1.0,) * layers,
         window=tuple(local if kind == "local" else None for kind in _kinds(raw, layers)),

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pathexpand.model.assembly import Form, Plan
-from pathexpand.model.families.family import Family, config_of, embeddings, split_evenly
+from pathexpand.model.families.family import (
+    Family,
+    config_of,
+    embeddings,
+    split_evenly,
+    stretched,
+)
 from pathexpand.model.families.rope import rotary_of
 from pathexpand.model.families.rules import Pattern, interleaved, linear, norm, rules
 from pathexpand.model.families.settings import Settings
@@ -24,11 +30,11 @@ def _layer(bias: bool) -> tuple[Pattern, ...]:
 
 def _plan(raw: Settings, names: Collection[str]) -> Plan:
     act = raw.act("hidden_act", default="gelu")
-    d_head = split_evenly(raw.size("hidden_size"), raw.heads())
+    d_head = split_evenly(raw)
     rotary = rotary_of(raw, d_head, share=None)
     config = config_of(
         raw,
-        context=int(raw.size("max_position_embeddings") * rotary.factor),  # as rotary_config does
+        context=stretched(raw, rotary),
         d_mlp=raw.size("intermediate_size"),
         act_fn=act,
         positional_embedding_type="none",

@@ -7,7 +7,14 @@ from typing import Any
 
 from pathexpand.model.assembly import Form, Plan
 from pathexpand.model.config import Config
-from pathexpand.model.families.family import Family, config_of, embeddings, split_evenly
+from pathexpand.model.families.family import (
+    Family,
+    config_of,
+    embeddings,
+    grouped,
+    split_evenly,
+    stretched,
+)
 from pathexpand.model.families.rope import rotary_of
 from pathexpand.model.families.rules import Pattern, linear, norm, rules
 from pathexpand.model.families.settings import Settings
@@ -49,13 +56,14 @@ def head_size(raw: Settings) -> int:
     """Give the size of a head, which need not be a head's share of the stream."""
     if raw.has("head_dim") or raw.get("model_type") in _WIDE:
         return raw.size("head_dim")
-    return split_evenly(raw.size("hidden_size"), raw.heads())
+    return split_evenly(raw)
 
 
 def key_value_heads(raw: Settings) -> int:
     """Give the number of key-value heads: null, and in older files nothing, means all heads."""
     strict = raw.get("model_type") in _GROUPED and not raw.written("num_key_value_heads")
-    return raw.size("num_key_value_heads", default=None if strict else raw.heads())
+    heads = raw.heads()
+    return grouped(raw, heads, "num_key_value_heads", default=None if strict else heads)
 
 
 def rotary_config(raw: Settings, rotary: Rotary | tuple[Rotary, ...], **more: Any) -> Config:
@@ -65,11 +73,9 @@ def rotary_config(raw: Settings, rotary: Rotary | tuple[Rotary, ...], **more: An
     of the prompt takes longer ones than its positions say.
     """
     layers = raw.layers()
-    context = raw.size("max_position_embeddings")
-    first = rotary if isinstance(rotary, Rotary) else None
     return config_of(
         raw,
-        context=int(context * first.factor) if first is not None else context,
+        context=stretched(raw, rotary if isinstance(rotary, Rotary) else None),
         d_head=head_size(raw),
         groups=key_value_heads(raw),
         d_mlp=raw.size("intermediate_size"),

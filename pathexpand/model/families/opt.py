@@ -55,10 +55,9 @@ def _tables(raw: Settings, names: Collection[str], config: Config) -> Iterator[P
 
     `project_in` and `project_out` then lead from the one width to the other.
     """
-    inner = raw.size("word_embed_proj_dim", default=config.d_model)
+    inner = raw.size("word_embed_proj_dim", default=config.d_model, null=True)
     head = "lm_head.weight"
-    said = raw.switch("tie_word_embeddings") if raw.has("tie_word_embeddings") else None
-    tied = head not in names if said is None else said
+    tied = raw.switch("tie_word_embeddings", default=head not in names)
 
     def shape(config: Config) -> tuple[int, ...]:
         return config.d_vocab, inner

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathexpand.errors import ModelError
 from pathexpand.model.families.settings import Settings
 from pathexpand.model.rotary import (
+    WIDEST,
     Pairs,
     Rotary,
+    angles_of,
     dynamic_rotary,
     linear_rotary,
     llama3_rotary,
@@ -69,23 +71,35 @@ def scaled_rotary(
     base = source.number(*names)
     part = (scaling if scaling.has(*_SHARES) else raw).number(*_SHARES, default=share)
     if part > 1:
-        raise ModelError(f"config {_SHARES[0]}", wanted="at most 1", got=shown(part))
+        key = _share_key(raw, scaling)
+        raise ModelError(f"config {key}", wanted="at most 1", got=shown(part))
     kind = scaling.get("rope_type", "type")
     kind = "default" if kind is None else kind
     kind = (renamed or {}).get(kind, kind) if isinstance(kind, str) else kind
+    key = scaling.name("rope_type", "type")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ModelError(
-            f"config rope_type {shown(kind)}: not supported",
+            f"config {key} {shown(kind)}: not supported",
             remedy=f"known are {', '.join(_KINDS)}",
         )
-    try:
-        return _KINDS[kind](raw, scaling, int(d_head * part), pairs, base)
-    except (OverflowError, ZeroDivisionError, ValueError):
-        raise ModelError(
-            f"config rope_type {shown(kind)}",
-            wanted="a base, factors and lengths that angles can be made of",
-            got="numbers for which there is no angle",
-        ) from None
+    width = int(d_head * part)
+    _check_width(raw, scaling, d_head, width, least=4 if kind == "dynamic" else 2)
+    subject = f"{key} {shown(kind)}" if scaling.has("rope_type", "type") else source.name(*names)
+    with angles_of(subject):
+        return _KINDS[kind](raw, scaling, width, pairs, base)
+
+
+def _check_width(raw: Settings, scaling: Settings, d_head: int, width: int, *, least: int) -> None:
+    """Refuse a part of a head that is not made of pairs; raises `ModelError`."""
+    if not least <= width <= WIDEST or width % 2:
+        key = raw.name("head_dim", "hidden_size", "n_embed")
+        key = _share_key(raw, scaling) if width != d_head else key
+        wanted = f"heads whose turning part is an even number from {least} to {WIDEST}"
+        raise ModelError(f"config {key}", wanted=wanted, got=f"{width} of {d_head} numbers")
+
+
+def _share_key(raw: Settings, scaling: Settings) -> str:
+    return (scaling if scaling.has(*_SHARES) else raw).name(*_SHARES)
 
 
 def _default(_: Settings, __: Settings, width: int, pairs: Pairs, base: float) -> Rotary:
@@ -123,8 +137,8 @@ def _yarn(raw: Settings, scaling: Settings, width: int, pairs: Pairs, base: floa
         factor,
         original,
         attention_factor=_yarn_attention(scaling, factor),
-        beta_fast=scaling.number("beta_fast", default=32.0),
-        beta_slow=scaling.number("beta_slow", default=1.0),
+        beta_fast=scaling.number("beta_fast", default=32.0, null=True),
+        beta_slow=scaling.number("beta_slow", default=1.0, null=True),
         truncate=scaling.switch("truncate", default=True),
     )
 
@@ -154,7 +168,7 @@ def _longrope(raw: Settings, scaling: Settings, width: int, pairs: Pairs, base: 
         scaling.numbers("short_factor"),
         scaling.numbers("long_factor"),
         original,
-        attention_factor=scaling.number("attention_factor", default=grown),
+        attention_factor=scaling.number("attention_factor", default=grown, null=True),
     )
 
 
@@ -167,7 +181,8 @@ def _original(raw: Settings, scaling: Settings) -> int:
 
 
 def _factor(raw: Settings, scaling: Settings, original: int) -> float:
-    return scaling.number("factor", default=raw.size("max_position_embeddings") / original)
+    stretch = raw.size("max_position_embeddings") / original
+    return scaling.number("factor", default=stretch, null=True)
 
 
 _KINDS: dict[str, Callable[[Settings, Settings, int, Pairs, float], Rotary]] = {

@@ -1,0 +1,217 @@
+"""`pathexpand circuits`: QK and OV circuits, skip-trigrams, bigrams and virtual weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pathexpand.cli.prompt import DEFAULT_MODEL, checked_text, read_bytes
+from pathexpand.cli.table import write, written
+from pathexpand.errors import FileError
+
+if TYPE_CHECKING:
+    from pathexpand.circuits.circuit import Circuit
+    from pathexpand.model.checkpoint import Checkpoint
+    from pathexpand.table import Table
+
+# Which options go with which analysis; what is given beside another one is refused.
+_GOES_WITH = {
+    "--ov": {"--row", "--column", "--by", "--directions", "--own-in-top", "--centred"},
+    "--qk": {
+        "--query-head",
+        "--key-head",
+        "--offset",
+        "--row",
+        "--column",
+        "--by",
+        "--directions",
+        "--own-in-top",
+    },
+    "--skip-trigrams": {"--offset", "--row", "--by", "--context", "--text", "--bugs"},
+    "--bigrams": {"--text"},
+    "--virtual": set(),
+    "--deletions": set(),
+}
+
+
+@click.command(
+    short_help="Read a head's QK and OV circuits, skip-trigrams or bigrams from the weights.",
+    epilog='Heads are written L0H3, virtual heads "L0H3 > L1H0", tokens as texts or ids. The list '
+    "is exact, though nothing as large as the vocabulary squared is made.",
+)
+@click.option(
+    "--model",
+    metavar="NAME|DIR|FILE",
+    default=DEFAULT_MODEL,
+    show_default=True,
+    help='An embedded model (see "pathexpand models"), the directory of a checkpoint '
+    "(config.json and .safetensors files), or such a file.",
+)
+@click.option("--ov", metavar="HEADS", help="What the tokens a head attends to do to the logits.")
+@click.option("--qk", metavar="HEAD", help="Which key tokens each query token attends to.")
+@click.option("--skip-trigrams", metavar="HEAD", help="Source … destination → output of one head.")
+@click.option("--bigrams", is_flag=True, help="The direct path: which token follows which.")
+@click.option(
+    "--virtual", nargs=2, metavar="WRITER READER", help='What one reads of another: "L0H3 L1H0.k".'
+)
+@click.option("--deletions", is_flag=True, help="Heads that undo what earlier components write.")
+@click.option("--query-head", metavar="HEADS", help="Earlier heads that the query comes through.")
+@click.option("--key-head", metavar="HEADS", help="Earlier heads that the key comes through.")
+@click.option(
+    "--offset", type=int, metavar="N", help="Query minus key, where positions are rotary."
+)
+@click.option("--row", metavar="TOKEN", callback=checked_text, help="This row's token alone.")
+@click.option("--column", metavar="TOKEN", callback=checked_text, help="This column's alone.")
+@click.option("--top", type=int, default=20, show_default=True, metavar="N", help="Rows to list.")
+@click.option(
+    "--by",
+    type=click.Choice(("value", "size")),
+    help="Rank by value (the default) or by absolute value.",
+)
+@click.option(
+    "--directions", is_flag=True, help="The largest singular directions in place of entries."
+)
+@click.option(
+    "--own-in-top",
+    type=int,
+    metavar="K",
+    help="Also how many tokens are among the K largest of their own row: a pass over all.",
+)
+@click.option("--centred", is_flag=True, help="Take each OV row's mean over the outputs off.")
+@click.option(
+    "--context",
+    type=int,
+    metavar="N",
+    help="Tokens that a skip-trigram's head chooses among. Default: 16.",
+)
+@click.option("--bugs", is_flag=True, help="What skip-trigrams of one source bring along unasked.")
+@click.option(
+    "--text",
+    metavar="FILE",
+    help="A text: for its bigrams, as the average tokens of a context, and to tell bugs from what "
+    "does occur; - is standard input.",
+)
+@written
+@click.pass_context
+def circuits(
+    context: click.Context, /, *, model: str, kind: str | None, out: str | None, **given: Any
+) -> None:
+    """Read circuits from the weights alone, over the whole vocabulary.
+
+    Give one of --ov, --qk, --skip-trigrams, --bigrams, --virtual and --deletions.
+    """
+    mode = _mode(context, given)
+    from pathexpand.api import load
+
+    write(_TABLES[mode](load(model).checkpoint, given), kind, out)
+
+
+def _mode(context: click.Context, given: dict[str, Any]) -> str:
+    """Give the one analysis that was asked for, if all else that was given goes with it."""
+    named = {f"--{name.replace('_', '-')}" for name, value in given.items() if _is_given(value)}
+    modes = [mode for mode in _GOES_WITH if mode in named]
+    if len(modes) != 1:
+        *most, last = _GOES_WITH
+        raise click.UsageError(f"Give one of {', '.join(most)} and {last}.", context)
+    stray = sorted(named - {modes[0], "--top"} - _GOES_WITH[modes[0]])
+    if stray:
+        raise click.UsageError(f"{stray[0]} does not go with {modes[0]}.", context)
+    return modes[0]
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False
+
+
+def _ov(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
+    from pathexpand.circuits.circuit import ov
+
+    return _circuit(ov(checkpoint, given["ov"], centred=given["centred"]), given)
+
+
+def _qk(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
+    from pathexpand.circuits.circuit import qk
+
+    query, key = given["query_head"] or (), given["key_head"] or ()
+    return _circuit(
+        qk(checkpoint, given["qk"], query=query, key=key, offset=given["offset"]), given
+    )
+
+
+def _circuit(circuit: Circuit, given: dict[str, Any]) -> Table:
+    from pathexpand.circuits.circuit import read_token
+
+    if given["directions"]:
+        return circuit.directions(given["top"]).table()
+    only = [
+        None if given[side] is None else [read_token(circuit.checkpoint, given[side], count)]
+        for side, count in zip(("row", "column"), circuit.matrix.shape, strict=True)
+    ]
+    return circuit.table(
+        given["top"],
+        by=given["by"] or "value",
+        rows=only[0],
+        columns=only[1],
+        own_in_top=given["own_in_top"],
+    )
+
+
+def _skip_trigrams(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
+    from pathexpand.circuits.circuit import read_token
+    from pathexpand.circuits.skip_trigrams import CONTEXT, skip_trigrams
+
+    text = None if given["text"] is None else _tokens(checkpoint, given["text"])
+    trigrams = skip_trigrams(
+        checkpoint,
+        given["skip_trigrams"],
+        offset=given["offset"],
+        context=CONTEXT if given["context"] is None else given["context"],
+        corpus=text,
+    )
+    source = given["row"]
+    only = None
+    if source is not None:
+        only = [read_token(checkpoint, source, checkpoint.config.d_vocab)]
+    found = trigrams.top(given["top"], by=given["by"] or "value", sources=only)
+    return trigrams.bugs(found, text=text).table(given["top"]) if given["bugs"] else found.table()
+
+
+def _bigrams(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
+    from pathexpand.circuits.bigrams import bigrams
+
+    text = None if given["text"] is None else _tokens(checkpoint, given["text"])
+    found = bigrams(checkpoint)
+    return found.top(given["top"]) if text is None else found.compare(text, given["top"])
+
+
+def _virtual(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
+    from pathexpand.circuits.overlap import overlap
+
+    return overlap(checkpoint, *given["virtual"]).table(given["top"])
+
+
+def _deletions(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
+    from pathexpand.circuits.overlap import deletions_in_weights
+
+    return deletions_in_weights(checkpoint).table(given["top"])
+
+
+def _tokens(checkpoint: Checkpoint, file: str) -> list[int]:
+    from pathexpand.model.tokenizer import encode_prompt
+
+    try:
+        text = read_bytes(file).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{file}", wanted="text in UTF-8", got=str(error)) from None
+    return encode_prompt(checkpoint.tokenizer, text, whole=False)
+
+
+_TABLES = {
+    "--ov": _ov,
+    "--qk": _qk,
+    "--skip-trigrams": _skip_trigrams,
+    "--bigrams": _bigrams,
+    "--virtual": _virtual,
+    "--deletions": _deletions,
+}
