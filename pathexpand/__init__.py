@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 # What `pathexpand.NAME` gives and where it lives. Imported at first use: `import pathexpand`
 # itself loads nothing.
 _PUBLIC = {
+    "AnalysisTable": "pathexpand.table",
     "Budget": "pathexpand.engine.search",
     "Checkpoint": "pathexpand.model.checkpoint",
     "Config": "pathexpand.model.config",
@@ -36,6 +37,7 @@ _PUBLIC = {
     "Query": "pathexpand.symbolic.query",
     "Run": "pathexpand.api",
     "Sample": "pathexpand.engine.sampling",
+    "ScoreTable": "pathexpand.table",
     "Term": "pathexpand.symbolic",
     "TotalsTable": "pathexpand.table",
     "certify": "pathexpand.certificate",
@@ -51,6 +53,7 @@ _PUBLIC = {
     "verify_run": "pathexpand.laws",
 }
 __all__ = [
+    "AnalysisTable",
     "Budget",
     "Certificate",
     "Checkpoint",
@@ -70,6 +73,7 @@ __all__ = [
     "Query",
     "Run",
     "Sample",
+    "ScoreTable",
     "Term",
     "TotalsTable",
     "certify",
@@ -110,7 +114,14 @@ if TYPE_CHECKING:
         iterate,
     )
     from pathexpand.symbolic.query import Query
-    from pathexpand.table import DatasetTable, NormTable, PathTable, TotalsTable
+    from pathexpand.table import (
+        AnalysisTable,
+        DatasetTable,
+        NormTable,
+        PathTable,
+        ScoreTable,
+        TotalsTable,
+    )
 
 
 def __getattr__(name: str) -> Any:

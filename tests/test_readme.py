@@ -35,6 +35,7 @@ def steady(text: str) -> str:
     """Blank what another processor may round otherwise: gaps, errors and their bounds."""
     text = re.sub(r"^gap +\S+ +rounding allows \S+", "gap", text, flags=re.MULTILINE)
     text = re.sub(r"(yes) +\S+ +\S+", r"\1", text)
+    text = re.sub(r"the gap is \S+", "the gap is", text)
     return re.sub(r" +", " ", text)
 
 

@@ -20,13 +20,14 @@ ORDER = (
     "target",
     "table",
     "circuits",
+    "features",
     "plot",
     "api",
     "certificate",
     "laws",
     "cli",
 )
-APART = {"train": {"errors", "model", "train"}, "embedded": set()}
+APART = {"train": {"errors", "model", "train"}, "embedded": set(), "tutorial": set()}
 
 
 def imports(file: Path) -> set[str]:

@@ -43,6 +43,7 @@ from pathexpand.target import DirectionTarget, Target, TargetLike, read_target
 
 if TYPE_CHECKING:
     from pathexpand.api.model import Model
+    from pathexpand.circuits.overlap import Deletions
 
 Array = npt.NDArray[Any]
 TOTALS = ("order", "source", "token", "head", "pair")
@@ -456,6 +457,17 @@ class Run:
         """
         other = OVER_NEXT if over is None else over
         return score_table(self, head, query, key, other, top=top, budget=budget, report=report)
+
+    def deletions(self, *, position: int | None = None) -> Deletions:
+        """Find heads that undo on this prompt what earlier components write at a position.
+
+        >>> from pathexpand.api import load
+        >>> len(load("two-layer").run("to be or not to be").deletions().found)
+        16
+        """
+        from pathexpand.circuits.overlap import deletions
+
+        return deletions(self.frozen, position=self.position(position))
 
     def count(self, query: str | Query | None = None) -> int:
         """Count the paths of a query, exactly and without listing them."""

@@ -36,7 +36,7 @@ def freeze(
     norms add) is a source born with the layer's attention or MLP.
     """
     check_mode(mlp)
-    sources = list(_embedding(weights, config, run, row))
+    sources = list(embedding_sources(weights, config, run, row))
     stages: list[FrozenStage] = []
     streams = [run.residual[0][row]]
     for layer in range(len(weights.blocks)):
@@ -96,7 +96,9 @@ def check_mode(mlp: object) -> None:
         raise PathExpandError("mlp", wanted="source, frozen or neurons", got=repr(mlp)[:40])
 
 
-def _embedding(weights: Weights, config: Config, run: Forward, row: int) -> Iterator[FrozenSource]:
+def embedding_sources(
+    weights: Weights, config: Config, run: Forward, row: int
+) -> Iterator[FrozenSource]:
     """Give what is born before the first stage, behind the norms of the embedding."""
     found = {"embed": weights.embedded(run.tokens[row])}
     if config.positional_embedding_type == "standard" and weights.pos is not None:

@@ -282,7 +282,7 @@ def _layer(block: Block, stream: Array, attend: Any) -> tuple[LayerTrace, Array]
         reads, scale2 = (
             (reads, scale1) if same else _through(block.ln2, stream if block.parallel else after)
         )
-        written, gates = _mlp_output(block.mlp, reads)
+        written, gates = mlp_output(block.mlp, reads)
         mlp_out, scale2_post = _through(block.ln2_post, written)
         mlp_out = mlp_out if block.scale == 1 else mlp_out * block.scale
         out = after + mlp_out
@@ -356,7 +356,7 @@ def _attention_output(attn: Attention, reads: Array, pattern: Array) -> Array:
     return out if attn.b_O is None else out + attn.b_O
 
 
-def _mlp_output(mlp: Mlp, reads: Array) -> tuple[Array, Array]:
+def mlp_output(mlp: Mlp, reads: Array) -> tuple[Array, Array]:
     """Give what an MLP writes, (batch, position, d_model), and its gates (…, d_mlp)."""
     hidden = _plus(reads @ mlp.W_in, mlp.b_in)  # (batch, position, d_mlp)
     if mlp.W_gate is None:

@@ -146,7 +146,7 @@ def noise(patch: pytest.MonkeyPatch, seed: int) -> None:
             return tuple(map(off, array))
         return array * (1 + 2.0**-53 * rng.uniform(-4, 4, size=array.shape))
 
-    for name in ("normed", "masked_softmax", "project", "_attention_output", "_mlp_output"):
+    for name in ("normed", "masked_softmax", "project", "_attention_output", "mlp_output"):
         right = getattr(forward, name)
         patch.setattr(forward, name, lambda *given, right=right: off(right(*given)))
 

@@ -578,7 +578,7 @@ LAYER_FAULTS = (
     ),
     Fault(
         "up for gate in the dense pass",
-        dense_block("_mlp_output", up_for_gate),
+        dense_block("mlp_output", up_for_gate),
         ("layer sums",),
         on="gated",
         rerun=True,
