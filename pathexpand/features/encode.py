@@ -20,8 +20,9 @@ class Active:
     """The features of one layer that are on, sorted by position and then by feature.
 
     Shapes: `positions`, `features`, `pre` and `act` (n,): where, which, the pre-activation and the
-    activation. `scale` (position,) is what the unit's input norm multiplied each input by, 1 without
-    one; `out_scale` (position,) is what decoded vectors are multiplied by. Both are held fixed.
+    activation. Where the unit has a norm of its own, it multiplied each input by `scale`
+    (position,), and decoded vectors are multiplied by `back` (position,) and get `shift`
+    (position, 1) added: 1, 1 and 0 without. All three are held fixed.
     """
 
     positions: Indices
@@ -29,7 +30,8 @@ class Active:
     pre: Array
     act: Array
     scale: Array
-    out_scale: Array
+    back: Array
+    shift: Array
 
     def __len__(self) -> int:
         """Give the number of features that are on, over all positions."""
@@ -52,14 +54,14 @@ class Collected:
         on = act != 0
         self.parts.append((positions[on], features[on], pre[on], act[on]))
 
-    def sorted(self, scale: Array, out_scale: Array) -> Active:
+    def sorted(self, scale: Array, back: Array, shift: Array) -> Active:
         """Give them all, sorted by position and then by feature."""
         none = np.zeros(0, np.int64)
         empty = (none, none, np.zeros(0), np.zeros(0))
         joined = [np.concatenate(each) for each in zip(empty, *self.parts, strict=True)]
         order = np.lexsort((joined[1], joined[0]))
         positions, features, pre, act = (each[order] for each in joined)
-        return Active(positions, features, pre, act, scale, out_scale)
+        return Active(positions, features, pre, act, scale, back, shift)
 
 
 def on_above(pieces: Iterator[tuple[int, Array, Array]]) -> Collected:

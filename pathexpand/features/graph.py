@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,11 @@ from pathexpand.features.replacement import Node, Readers, Replacement, reading_
 from pathexpand.features.unit import Unit
 from pathexpand.frozen import Unembed
 from pathexpand.frozen.norm import back
+from pathexpand.model.forward import final_logits
 from pathexpand.model.shown import shown
+
+if TYPE_CHECKING:
+    from pathexpand.features.paths import EdgePaths
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.intp]
@@ -42,7 +46,8 @@ class Graph:
 
     `logit_weights` (node,) says how much each logit counts, 0 elsewhere. `gap` (node,) is how far
     a target's row is off its value, `gap_bound` (node,) how far rounding explains. `remainder`
-    (node,) is what a row lost to pruning: row + remainder = value. `made` is the run it is of.
+    (node,) is what a row lost to pruning: row + remainder = value. `made` and `unembed` are the run
+    it is of; a graph that was read from a file has none.
     """
 
     model: str
@@ -54,6 +59,7 @@ class Graph:
     gap_bound: Array
     remainder: Array
     made: Replacement | None = None
+    unembed: Unembed | None = None
 
     def __post_init__(self) -> None:
         """Refuse sizes that do not fit together."""
@@ -65,6 +71,12 @@ class Graph:
         if not fits:
             wanted = f"a weight for each pair of {count} nodes"
             raise PathExpandError("graph", wanted=wanted, got=f"{self.weights.shape}")
+
+    def paths(self, source: str | int, target: str | int, *, top: int = 10) -> EdgePaths:
+        """Split an edge into the paths of heads (and skips) that carry it, ranked with a proof."""
+        from pathexpand.features.paths import edge_paths
+
+        return edge_paths(self, source, target, top=top)
 
     @property
     def is_target(self) -> npt.NDArray[np.bool_]:
@@ -160,7 +172,7 @@ def graph(
             done += len(at[some])
             if report is not None:
                 report(done, total)
-    readers, values = _logit_readers(made, unembed, logits, position)
+    readers, values = logit_readers(made, unembed, logits, position)
     at = np.arange(end + 1, count)
     weights[at, :sources], weights[at, end] = made.edges(readers), readers.constants
     bound[at] = made.rounding(readers) + _logit_rounding(made, unembed, logits, readers, position)
@@ -183,6 +195,7 @@ def graph(
         bound,
         np.zeros(count),
         made,
+        unembed,
     )
 
 
@@ -237,7 +250,7 @@ def feature_readers(
     return Readers(made.reads_at[unit.layer], positions, rows, constants)
 
 
-def _logit_readers(
+def logit_readers(
     made: Replacement, unembed: Unembed, logits: Logits, position: int
 ) -> tuple[Readers, Array]:
     """Say what logits less the vocabulary mean read of the last stream, and give their values."""
@@ -253,10 +266,9 @@ def _logit_readers(
         constants.append(float(beside) + float(own))
     place = np.full(len(columns.T), position)
     readers = Readers(made.depth, place, np.array(directions), np.array(constants))
-    from pathexpand.model.forward import final_logits
-
     dense = final_logits(weights, made.config, made.run, made.row, position)
-    return readers, dense[logits.tokens] - dense.mean()
+    values: Array = dense[logits.tokens] - dense.mean()
+    return readers, values
 
 
 def _read_rounding(made: Replacement, layer: int, readers: Readers, values: Array) -> Array:

@@ -88,7 +88,7 @@ class Replacement:
     `stages[b]` leads from boundary b to b + 1; None cuts the stream: an SAE stands for it there.
     `born[b]` is what is born at a boundary and `sizes[b]` what is met there (position, d_model)
     with the roundings it took; `nodes` says what the columns are; `active[layer]` what a unit is on
-    for, `reads_at[layer]` the boundary where it reads.
+    for, `reads_at[layer]` the boundary where it reads, `attends_at[layer]` that where heads read.
     """
 
     weights: Weights
@@ -103,6 +103,7 @@ class Replacement:
     nodes: list[Node] = field(default_factory=list)
     active: dict[int, Active] = field(default_factory=dict)
     reads_at: dict[int, int] = field(default_factory=dict)
+    attends_at: dict[int, int] = field(default_factory=dict)
 
     @property
     def depth(self) -> int:
@@ -286,6 +287,7 @@ class _LayerBuilder:
         self._stand_in("resid_pre", before)
         if block.parallel:
             self._read()
+        made.attends_at[self.layer] = made.depth
         (first, born, middle), *others = passed
         heads = tuple(group for group in first.groups if not isinstance(group, MlpGroup))
         size, steps = local.attention()
@@ -329,8 +331,8 @@ class _LayerBuilder:
     def _stream(self) -> Array:
         """Give what the MLP reads, before its norm: (position, d_model)."""
         middle = self.trace.middle
-        whole = self.block.parallel or middle is None
-        stream: Array = (self.made.run.residual[self.layer] if whole else middle)[self.row]
+        before = self.made.run.residual[self.layer]
+        stream: Array = (before if self.block.parallel or middle is None else middle)[self.row]
         return stream
 
     def _behind_norm(self) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ class FeatureRows:
     """A matrix with a row a feature, which may lie on a disk and in a narrow number format.
 
     Shapes: `stored` (feature, width), a view is fine; `gain` (feature,), by which each row is
-    multiplied, or none. What is handed out is float64. Nothing is kept once it has been cast up.
-    Raises `ModelError` for what is no matrix of floats, and when a row that is asked for holds NaN
+    multiplied, or none; `columns` (width,), by which each column is. What is handed out is float64.
+    Nothing is kept once it has been cast up. Raises `ModelError` for what is no matrix of floats, and when a row that is asked for holds NaN
     or infinity.
 
     >>> FeatureRows("W_dec", np.array([[1, 2], [3, 4]], np.float16)).at(np.array([1]))
@@ -31,6 +31,7 @@ class FeatureRows:
     name: str
     stored: Array
     gain: Array | None = None
+    columns: Array | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no matrix of floats, and gains that do not fit it."""
@@ -44,6 +45,9 @@ class FeatureRows:
         if self.gain is not None and self.gain.shape != (len(stored),):
             wanted = f"{len(stored)} gains, one a feature"
             raise ModelError(f"tensor {self.name}", wanted=wanted, got=f"{self.gain.shape}")
+        if self.columns is not None and self.columns.shape != (stored.shape[1],):
+            wanted = f"{stored.shape[1]} gains, one a column"
+            raise ModelError(f"tensor {self.name}", wanted=wanted, got=f"{self.columns.shape}")
 
     @property
     def count(self) -> int:
@@ -87,7 +91,12 @@ class FeatureRows:
     def scaled(self, gain: Array | float) -> FeatureRows:
         """Give the rows multiplied by one number, or by one a feature."""
         own = np.broadcast_to(np.asarray(gain, np.float64), (self.count,))
-        return FeatureRows(self.name, self.stored, own if self.gain is None else self.gain * own)
+        return replace(self, gain=own if self.gain is None else self.gain * own)
+
+    def over(self, columns: Array) -> FeatureRows:
+        """Give the rows with each column multiplied by a number: (width,)."""
+        own = columns if self.columns is None else self.columns * columns
+        return replace(self, columns=own)
 
     def _cast(self, stored: Array, gain: Array | None) -> Array:
         rows: Array = np.asarray(stored, dtype=np.float64)
@@ -98,4 +107,6 @@ class FeatureRows:
                 wanted="finite numbers",
                 got=f"{count} that are NaN or infinite",
             )
+        if self.columns is not None:
+            rows = rows * self.columns
         return rows if gain is None else rows * gain[:, None]

@@ -4,7 +4,9 @@ A unit reads an input x, takes pre-activations, keeps some features on and write
 rows. However it is stored, it is brought to one form:
 
     z = scale · (x [− mean x]) − pre_bias,   pre = z Eᵀ + b_enc,   act = activation(pre)
-    out = out_scale · (act D + b_dec) + x skip
+    out = back · (act D + b_dec) + shift + x skip
+
+where scale, back and shift are 1, 1 and 0 but for units with an input norm of their own.
 """
 
 from __future__ import annotations
@@ -51,22 +53,22 @@ class Unit:
 
     `kind` "transcoder" reads what an MLP reads and stands for what it writes; "sae" stands for
     what it reads. Hooks are places of the layer: "resid_pre", "resid_mid", "resid_post" of the
-    stream; "mlp_in" what the MLP reads, behind its norm, and "ln2_normalized" the same before the
-    norm's weight and bias; "mlp_out" and "attn_out" what is added to the stream; "mlp_raw" what
-    the MLP gives before a norm behind it.
+    stream; "mlp_in" what the MLP reads, behind its norm, and "ln2_normalized" the same as
+    TransformerLens has it, for an RMSNorm without its weight; "mlp_out" and "attn_out" what is
+    added to the stream; "mlp_raw" what the MLP gives before a norm behind it.
 
     Shapes: `W_enc` (feature, d_in); `W_dec` one (feature, d_out) for each layer of `writes`, which
-    for a cross-layer transcoder are this layer and later ones; `b_enc` (feature,); `b_dec` (d_out,),
-    of this layer's own output, not of its later targets'; `skip` (d_in, d_out), applied x @ skip to
-    this layer's own output; `pre_bias` (d_in,).
+    for a cross-layer transcoder are this layer and later ones; `b_enc` (feature,); `b_dec`
+    (d_out,), of this layer's own output, not of its later targets'; `skip` (d_in, d_out), applied
+    x @ skip to this layer's own output; `pre_bias` (d_in,).
 
     `activation`: "relu"; "jumprelu" keeps pre where it is strictly above `threshold` (feature,);
-    "topk" keeps the `k` largest by `topk_rule` ("topk" lets negative ones stay) and "groupmax" the
-    largest of each of `k` groups if it is positive, in order of pre · `rank_gain` (feature,) if
-    there is one; "gated" keeps positive pre where (z Eᵀ) · `gate_gain` + `gate_bias` is above 0,
-    both (feature,); "identity" keeps all. `scale_in` is a norm of the input of its own, for each
-    token, and `unscaled` says whether the output is brought back from it. Raises `ModelError` for
-    parts that do not fit together.
+    "topk" keeps the `k` largest by `topk_rule` ("topk" lets negative ones stay), in order of
+    pre · `rank_gain` (feature,) if there is one; "groupmax" the largest of each of `k` groups of
+    neighbours, if positive; "gated" keeps positive pre where (z Eᵀ) · `gate_gain` + `gate_bias` is
+    above 0, both (feature,); "identity" keeps all. `scale_in` is a norm of the input of its own,
+    for each token, and `unscaled` says whether the output is brought back from it. Raises
+    `ModelError` for parts that do not fit together.
 
     >>> rng = np.random.default_rng(0)
     >>> unit = Unit.of(layer=0, kind="sae", hook_in="resid_pre", E=rng.normal(size=(5, 3)),
@@ -94,7 +96,7 @@ class Unit:
     skip: Array | None = None
     pre_bias: Array | None = None
     scale_in: Scale = "none"
-    unscaled: bool = True
+    unscaled: bool = False
 
     @classmethod
     def of(
@@ -193,8 +195,8 @@ class Unit:
         object.__setattr__(self, name, array)
 
     def _check_activation(self) -> None:
-        needs = {"jumprelu": ("threshold",), "topk": ("k",), "groupmax": ("k",)}
-        needs |= {"gated": ("gate_gain", "gate_bias")}
+        needs: dict[str, tuple[str, ...]] = {"jumprelu": ("threshold",), "topk": ("k",)}
+        needs |= {"groupmax": ("k",), "gated": ("gate_gain", "gate_bias")}
         own = needs.get(self.activation, ())
         for name in ("threshold", "k", "gate_gain", "gate_bias"):
             if (getattr(self, name) is not None) != (name in own):
@@ -204,8 +206,8 @@ class Unit:
             raise self._error("k", f"1 to {self.features}, its features", shown(self.k))
         if self.activation == "groupmax" and self.features % (self.k or 1):
             raise self._error("k", f"groups that divide {self.features} features", str(self.k))
-        if self.rank_gain is not None and self.k is None:
-            raise self._error("rank_gain", "none without k", "one")
+        if self.rank_gain is not None and self.activation != "topk":
+            raise self._error("rank_gain", "none but for topk", "one")
 
     def _check_kind(self, d_in: int, d_out: int) -> None:
         if self.kind == "sae" and (self.hook_in != self.hook_out or d_in != d_out):
@@ -214,9 +216,8 @@ class Unit:
             raise self._error("hooks", wanted, got)
         if self.kind == "sae" and (len(self.writes) > 1 or self.skip is not None):
             raise self._error("kind", "an SAE without skip or later targets", "one that has them")
-        if self.scale_in == "layer_norm" and self.unscaled and self.kind == "transcoder":
-            # The mean of the input cannot be given back to an output that is something else.
-            raise self._error("scale_in", "a layer norm that a transcoder does not undo", "undone")
+        if self.unscaled and (self.kind != "sae" or self.scale_in == "none"):
+            raise self._error("unscaled", "an SAE with a norm of its input to undo", self.kind)
 
     def _error(self, name: str, wanted: str, got: str) -> ModelError:
         return ModelError(f"features of layer {self.layer}: {name}", wanted=wanted, got=got)
@@ -263,27 +264,21 @@ class Unit:
         """Give decoder rows into one of the layers it writes, its own by default: (n, d_out)."""
         return self._rows_into(target).at(np.asarray(features, np.int64))
 
-    @property
-    def bypass(self) -> Array | None:
-        """The linear way round the features, x @ bypass: (d_in, d_out).
-
-        The skip, and, where the input's mean is taken off and given back, that mean.
-        """
-        if self.scale_in != "layer_norm" or not self.unscaled:
-            return self.skip
-        return np.full((self.d_in, self.d_in), 1 / self.d_in)
-
-    def scales(self, x: Array) -> tuple[Array, Array]:
-        """Give what the input and the decoded vectors are multiplied by: two of (position,)."""
-        ones = np.ones(len(x))
+    def scales(self, x: Array) -> tuple[Array, Array, Array]:
+        """Give `scale`, `back` (position,) and `shift` (position, 1) of inputs (position, d_in)."""
+        scale, shift = np.ones(len(x)), np.zeros((len(x), 1))
         if self.scale_in == "none":
-            return ones, ones
+            return scale, scale, shift
         if self.scale_in == "layer_norm":
-            spread = x.std(axis=1, ddof=1) + _LEAST
+            spread = x.std(axis=1, ddof=1)
+            scale = 1 / (spread + _LEAST)
+            shift = x.mean(axis=1, keepdims=True)
         else:
             spread = np.sqrt(np.einsum("pd,pd->p", x, x) / self.d_in)
-            spread[spread == 0] = 1  # nothing to scale
-        return 1 / spread, spread if self.unscaled else ones
+            scale = 1 / np.where(spread == 0, 1, spread)  # where there is nothing to scale
+        if not self.unscaled:
+            return scale, np.ones(len(x)), np.zeros((len(x), 1))
+        return scale, spread, shift
 
     def encode(self, x: Array) -> Active:
         """Find the features that are on: inputs (position, d_in).
@@ -292,13 +287,13 @@ class Unit:
         another width, or with NaN or infinity.
         """
         x = self._checked(x)
-        scale, out_scale = self.scales(x)
-        return self._collect(self._inputs(x, scale)).sorted(scale, out_scale)
+        scale, back, shift = self.scales(x)
+        return self._collect(self._inputs(x, scale)).sorted(scale, back, shift)
 
     def decode(self, active: Active, x: Array | None = None, target: int | None = None) -> Array:
         """Write the features that are on into one of its targets: (position, d_out).
 
-        Into its own layer, which is the default, b_dec and the bypass are added; the latter needs
+        Into its own layer, which is the default, b_dec and the skip are added; the latter needs
         the inputs `x` (position, d_in). Into a later one, only features write.
         """
         own = target is None or target == self.layer
@@ -314,12 +309,14 @@ class Unit:
             out += acts @ rows.at(piece)
         if own:
             out += self.b_dec
-        out *= active.out_scale[:, None]
-        bypass = self.bypass if own else None
-        if bypass is not None:
+        out *= active.back[:, None]
+        if not own:
+            return out
+        out += active.shift
+        if self.skip is not None:
             if x is None:
                 raise self._error("decode", "the inputs too, for its skip", "none")
-            out += self._checked(x) @ bypass
+            out += self._checked(x) @ self.skip
         return out
 
     def _rows_into(self, target: int | None) -> FeatureRows:

@@ -22,10 +22,10 @@ position), tokens by position, logits by probability.
     scores                                           replacement, completeness; not pruned
     errors (layer, position, d_model)                what the error nodes write
 
-Three arrays are ours, for circuit-tracer has no such thing: `values` (features, then logits) are the
-numbers explained, pre-activations and logits before a soft cap less their mean over the vocabulary
-without b_U; `constants` are the same of the frozen model with no feature, error or token in it,
-and `gap` the largest |values − row sums| without and with the constants.
+Three arrays are ours, for circuit-tracer has no such thing: `values` (features, then logits) are
+the numbers explained: pre-activations, and logits before a soft cap and without b_U, less their
+mean over the vocabulary. `constants` are the same of the frozen model with no feature, error or
+token in it, and `gap` is the largest |values − row sums| without and with the constants.
 """
 
 import argparse
@@ -99,7 +99,7 @@ CASES = {
     "relu-layer-norm": Case({"normalization_type": "LN"}, "relu", 13),
     "jumprelu-rms": Case({**ROTARY, "normalization_type": "RMSPre"}, "jumprelu", 13),
     "jumprelu-skip": Case({"normalization_type": "LNPre"}, "jumprelu", 13, skip=True),
-    "topk": Case({"normalization_type": "LN", **ROTARY}, "topk", 13, k=5),
+    "topk": Case({"normalization_type": "LN", **ROTARY}, "topk", 13, k=7),
     "cross-relu": Case(
         {**DEEP, "normalization_type": "LN"}, "relu", 9, STREAM, cross=True, tokens=4
     ),
@@ -118,7 +118,6 @@ CASES = {
         8,
         STREAM,
         skip=True,
-        tokens=6,
     ),
 }
 LARGE = Case(

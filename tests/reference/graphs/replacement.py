@@ -8,12 +8,10 @@ with `W_enc_{i}.safetensors` and `W_dec_{i}.safetensors` (a cross-layer transcod
 
 import json
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-warnings.simplefilter("ignore")
 
 import torch
 import yaml

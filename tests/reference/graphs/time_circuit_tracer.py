@@ -13,6 +13,7 @@ import json
 import resource
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +50,7 @@ def main() -> None:
     prune_graph(graph)
     compute_graph_scores(graph)
     marks.append(time.perf_counter())
-    load, took, prune = (
-        round(end - start, 4) for start, end in zip(marks, marks[1:], strict=False)
-    )
+    load, took, prune = (round(end - start, 4) for start, end in pairwise(marks))
     found = {
         "load": load,
         "attribute": took,

@@ -1,0 +1,233 @@
+"""An edge of a graph as the sum of the paths that carry it: through heads, and through skips."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pathexpand.engine.ranking import Ranking, rank
+from pathexpand.engine.search import Budget
+from pathexpand.engine.value import Readout
+from pathexpand.errors import PathExpandError
+from pathexpand.features.graph import Graph, Logits, feature_readers, logit_readers, name_of
+from pathexpand.features.replacement import Node, Readers, Replacement
+from pathexpand.frozen import FrozenSource, FrozenStage, FrozenSum
+from pathexpand.symbolic.query import everything
+from pathexpand.table import AnalysisTable, Field, Summary
+from pathexpand.table.abstract import Tabled
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgePath:
+    """One path of an edge: the heads and skips it passes through, and what it brings."""
+
+    components: tuple[str, ...]
+    value: float
+    written_at: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The components, or "direct" where there are none."""
+        return " > ".join(self.components) or "direct"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class EdgePaths(Tabled):
+    """The largest paths of an edge, closed by what is not listed.
+
+    `weight` is the edge in the graph. Every unlisted path is at most `bound` in size; `count` is
+    how many there are in all.
+    """
+
+    source: str
+    target: str
+    weight: float
+    paths: tuple[EdgePath, ...]
+    remainder: float
+    bound: float
+    certified: bool
+    count: int
+    gap_bound: float
+
+    @property
+    def gap(self) -> float:
+        """How far the paths are off the edge."""
+        return self.weight - sum(path.value for path in self.paths) - self.remainder
+
+    @property
+    def closes(self) -> bool:
+        """Whether rounding explains the gap."""
+        return abs(self.gap) <= self.gap_bound
+
+    def table(self) -> AnalysisTable:
+        """Tabulate the paths with the edge they add up to."""
+        running, rows = 0.0, []
+        for rank_, path in enumerate(self.paths, start=1):
+            running += path.value
+            share = path.value / self.weight if self.weight else None
+            rows.append((rank_, path.label, path.value, share, running))
+        left = self.count - len(self.paths)
+        said = f"each of the {left:,} unlisted paths has |value| of at most {self.bound:.4g}."
+        claim = f"{'Certified' if self.certified else 'Stopped early'}: {said}"
+        return AnalysisTable(
+            "edge paths",
+            (("source", self.source), ("target", self.target)),
+            (
+                Field("rank", "count"),
+                Field("path", "text"),
+                Field("value", "number"),
+                Field("share", "share", 1),
+                Field("running", "number", 2),
+            ),
+            tuple(rows),
+            (
+                Summary("listed", running, f"{len(self.paths):,} paths"),
+                Summary("remainder", self.remainder, f"{left:,} paths"),
+                Summary("edge", self.weight, "its weight in the graph"),
+                Summary("gap", self.gap, f"rounding allows {self.gap_bound:.1e}"),
+            ),
+            (claim if left else "Complete: no path is left out.",),
+            self.closes and self.certified,
+        )
+
+
+def edge_paths(
+    graph: Graph,
+    source: str | int,
+    target: str | int,
+    *,
+    top: int = 10,
+    budget: Budget | None = None,
+) -> EdgePaths:
+    """Rank the paths of heads and skips that carry an edge from a source to a target.
+
+    Raises `PathExpandError` for nodes that there are not, for a target that reads nothing, and for
+    a graph that was read from a file and has no run any more.
+    """
+    start, end = graph.find(source), graph.find(target)
+    made, node, reader = graph.made, graph.nodes[start], graph.nodes[end]
+    subject = f"edge from {name_of(node)} to {name_of(reader)}"
+    if made is None:
+        wanted = "a graph of a run"
+        raise PathExpandError(subject, wanted=wanted, got="one read from a file")
+    if reader.kind not in ("feature", "logit"):
+        wanted = "a feature or a logit as its target"
+        raise PathExpandError(subject, wanted=wanted, got=f"a {reader.kind}")
+    column = _column(made, node)
+    readers = _readers(graph, made, reader)
+    if column is None:  # a constant of the target itself
+        weight = float(graph.weights[end, start])
+        own = (EdgePath((), weight),) if weight else ()
+        return EdgePaths(
+            name_of(node),
+            name_of(reader),
+            weight,
+            own,
+            0.0,
+            0.0,
+            True,
+            len(own),
+            abs(weight) * 1e-12,
+        )
+    frozen = sum_from(made, column, readers.boundary)
+    readout = Readout(int(readers.positions[0]), readers.directions[0], 0.0)
+    query = everything(frozen.network())
+    found = rank(frozen, readout, query, top=top, budget=budget)
+    return _edge(graph, start, end, found, query.count(), made, readers)
+
+
+def _edge(
+    graph: Graph,
+    start: int,
+    end: int,
+    found: Ranking,
+    count: int,
+    made: Replacement,
+    readers: Readers,
+) -> EdgePaths:
+    paths = tuple(
+        EdgePath(tuple(each.label for each in row.path.components), row.value) for row in found.rows
+    )
+    return EdgePaths(
+        name_of(graph.nodes[start]),
+        name_of(graph.nodes[end]),
+        float(graph.weights[end, start]),
+        paths,
+        found.remainder,
+        found.found.bound,
+        found.found.certified,
+        count,
+        2 * (found.rounding + float(made.rounding(readers)[0])),
+    )
+
+
+def sum_from(made: Replacement, column: int, boundary: int) -> FrozenSum:
+    """Give the frozen sum of what one column is born with, up to a boundary.
+
+    Where an SAE stands for the stream, it begins there.
+    """
+    cuts = [n for n in range(boundary) if made.stages[n] is None]
+    first = cuts[-1] + 1 if cuts else 0
+    stages: tuple[FrozenStage, ...] = tuple(
+        stage for stage in made.stages[first:boundary] if stage is not None
+    )
+    sources = []
+    for at in range(first, boundary + 1):
+        values = np.zeros((made.positions, made.run.residual[0].shape[2]))
+        for born in made.born[at]:
+            own = born.columns == column
+            np.add.at(values, born.positions[own], born.vectors[own])
+        if values.any():
+            sources.append(FrozenSource(_label(stages, at - first), at - first, values))
+    if not sources:
+        nothing = np.zeros((made.positions, made.run.residual[0].shape[2]))
+        sources.append(FrozenSource("embed", 0, nothing))
+    streams = tuple(made.sizes[at][0] for at in range(first, boundary + 1))
+    return FrozenSum(tuple(sources), stages, streams, made.run.mask[made.row], None)
+
+
+def _label(stages: tuple[FrozenStage, ...], boundary: int) -> str:
+    """Give a label under which something may be born at a boundary.
+
+    Only its place matters: paths of an edge all start at one node.
+    """
+    if not boundary:
+        return "embed"
+    layers = [stage.components[0].layer for stage in stages[:boundary] if stage.components]
+    behind = stages[boundary - 1].components
+    if not layers:
+        return "embedbias"
+    alone = bool(behind) and behind[0].rank == 0 and not any(c.rank for c in behind)
+    return f"L{layers[-1]}{'bias' if alone and _is_next(stages, boundary) else 'Mbias'}"
+
+
+def _is_next(stages: tuple[FrozenStage, ...], boundary: int) -> bool:
+    """Say whether the MLP of the same layer comes right behind a boundary."""
+    if boundary >= len(stages) or not stages[boundary].components:
+        return False
+    return stages[boundary].components[0].layer == stages[boundary - 1].components[0].layer
+
+
+def _column(made: Replacement, node: Node) -> int | None:
+    for number, each in enumerate(made.nodes):
+        if each == node:
+            return number
+    return None
+
+
+def _readers(graph: Graph, made: Replacement, node: Node) -> Readers:
+    """Say what one target reads."""
+    if node.kind == "feature":
+        assert node.layer is not None and node.position is not None and node.index is not None
+        unit = made.unit(node.layer)
+        assert unit is not None  # a feature is of a unit
+        place, feature = np.array([node.position]), np.array([node.index])
+        return feature_readers(made, unit, place, feature)
+    assert graph.unembed is not None and node.position is not None and node.token is not None
+    one = Logits(np.array([node.token]), np.ones(1))
+    return logit_readers(made, graph.unembed, one, node.position)[0]
