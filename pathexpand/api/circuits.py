@@ -27,7 +27,6 @@ class _OfModel(Generic[Given, Result]):
 
     def __init__(self, function: Callable[Concatenate[Checkpoint, Given], Result]) -> None:
         self.function = function
-        self.__doc__ = function.__doc__
 
     @overload
     def __get__(self, owner: None, kind: Any = None) -> _OfModel[Given, Result]: ...

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +45,8 @@ from pathexpand.target import DirectionTarget, Target, TargetLike, read_target
 if TYPE_CHECKING:
     from pathexpand.api.model import Model
     from pathexpand.circuits.overlap import Deletions
+    from pathexpand.features.graph import Graph
+    from pathexpand.features.unit import UnitSet
 
 Array = npt.NDArray[Any]
 TOTALS = ("order", "source", "token", "head", "pair")
@@ -457,6 +460,46 @@ class Run:
         """
         other = OVER_NEXT if over is None else over
         return score_table(self, head, query, key, other, top=top, budget=budget, report=report)
+
+    def graph(
+        self,
+        features: UnitSet | str | FilePath | None = None,
+        *,
+        targets: Sequence[TargetLike] | None = None,
+        top_logits: int = 10,
+        probability: float = 0.95,
+        position: int | None = None,
+        zero_positions: int = 0,
+        prune: bool | tuple[float, float] = False,
+        force: bool = False,
+        folded: bool = False,
+        report: Callable[[int, int], None] | None = None,
+    ) -> Graph:
+        """Make the attribution graph of this run, with sparse features in its MLPs or stream.
+
+        `features` is a set of units or the directory of one; an embedded model may have its own.
+        The logits are those of `targets`, or the likeliest `top_logits` that make up `probability`.
+        At the first `zero_positions` positions no feature is looked at. `prune` keeps, already
+        while the graph is made, the nodes and edges of most influence: two shares, or true for
+        those of circuit-tracer. Raises `ModelError` for units that do not fit the model, or that
+        miss more of what they stand for than a constant would, unless `force`; `folded` says that
+        they were trained on this model with its norms folded.
+        """
+        from pathexpand.api.graph import run_graph
+
+        return run_graph(
+            self,
+            features,
+            targets,
+            top_logits=top_logits,
+            probability=probability,
+            position=position,
+            zero_positions=zero_positions,
+            prune=prune,
+            force=force,
+            folded=folded,
+            report=report,
+        )
 
     def deletions(self, *, position: int | None = None) -> Deletions:
         """Find heads that undo on this prompt what earlier components write at a position.

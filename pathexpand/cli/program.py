@@ -19,6 +19,7 @@ from pathexpand.cli.compose import compose
 from pathexpand.cli.count import count
 from pathexpand.cli.dataset import dataset
 from pathexpand.cli.expand import expand
+from pathexpand.cli.graph import graph
 from pathexpand.cli.heads import heads
 from pathexpand.cli.importance import importance
 from pathexpand.cli.models import models
@@ -54,6 +55,7 @@ for command in (
     compose,
     heads,
     importance,
+    graph,
     expand,
     count,
     verify,

@@ -30,10 +30,15 @@ def prompted(command: Command) -> Command:
 
 
 def attended(command: Command) -> Command:
+    """Add the options that choose a model, a prompt, a position and what MLPs are."""
+    return with_mlp(located(command))
+
+
+def located(command: Command) -> Command:
     """Add the options that choose a model, a prompt and a position."""
     for option in reversed(_OPTIONS):
         command = option(command)
-    return with_mlp(command)
+    return command
 
 
 def with_mlp(command: Command) -> Command:

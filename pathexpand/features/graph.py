@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,12 +25,14 @@ from pathexpand.model.forward import final_logits
 from pathexpand.model.shown import shown
 
 if TYPE_CHECKING:
+    import pandas
+
     from pathexpand.features.paths import EdgePaths
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.intp]
 _BLOCK = 2**27  # bytes of readings that are carried back together
-_MOST = 12_000  # nodes of a graph whose weights are held whole
+MOST = 12_000  # nodes of a graph whose weights are held whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +80,24 @@ class Graph:
         from pathexpand.features.paths import edge_paths
 
         return edge_paths(self, source, target, top=top)
+
+    def save(self, file: str | FilePath) -> None:
+        """Write it to a `.safetensors` file that `load_graph` reads, without the run behind it."""
+        from pathexpand.features.graph_file import save_graph
+
+        save_graph(self, file)
+
+    def to_networkx(self) -> Any:
+        """Give a `networkx.DiGraph`; raises `PathExpandError` without networkx."""
+        from pathexpand.features.graph_frames import to_networkx
+
+        return to_networkx(self)
+
+    def to_pandas(self) -> dict[str, pandas.DataFrame]:
+        """Give data frames "nodes" and "edges"; raises `PathExpandError` without pandas."""
+        from pathexpand.features.graph_frames import to_pandas
+
+        return to_pandas(self)
 
     @property
     def is_target(self) -> npt.NDArray[np.bool_]:
@@ -129,110 +150,145 @@ def name_of(node: Node) -> str:
     return node.label if node.position is None else f"{node.label}@{node.position}"
 
 
-def graph(
-    made: Replacement,
-    unembed: Unembed,
-    logits: Logits,
-    *,
-    names: Sequence[str],
-    logit_names: Sequence[str],
-    position: int,
-    report: Callable[[int, int], None] | None = None,
-) -> Graph:
-    """Work out the graph of a run with units in it.
+@dataclass(frozen=True, slots=True, eq=False)
+class Attribution:
+    """All nodes of a run's graph, and its rows, one block of targets after another.
 
-    `position` is where the logits are read. Raises `LimitError` for more nodes than can be held.
+    The columns of the run come first, then what is born in encoders and logits, then the logits.
     """
-    sources = len(made.nodes)
-    count = sources + len(logits.tokens) + sum(1 for _ in _own_labels(made)) + 1
-    if count > _MOST:
+
+    made: Replacement
+    unembed: Unembed
+    logits: Logits
+    position: int
+    names: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    values: Array
+
+    @classmethod
+    def of(
+        cls,
+        made: Replacement,
+        unembed: Unembed,
+        logits: Logits,
+        *,
+        names: Sequence[str],
+        logit_names: Sequence[str],
+        position: int,
+    ) -> Attribution:
+        """Take a run with units in it; `position` is where the logits are read."""
+        _, values = logit_readers(made, unembed, logits, position)
+        own = [Node("constant", f"L{layer}b_enc", layer) for layer in sorted(made.active)]
+        last = [
+            Node("logit", name, None, position, token=int(token), value=float(value))
+            for name, token, value in zip(logit_names, logits.tokens, values, strict=True)
+        ]
+        nodes = (*made.nodes, *own, Node("constant", "b_U"), *last)
+        return cls(made, unembed, logits, position, tuple(names), nodes, values)
+
+    @property
+    def logit_weights(self) -> Array:
+        """How much each logit counts, 0 for other nodes: (node,)."""
+        out = np.zeros(len(self.nodes))
+        out[len(self.nodes) - len(self.logits.tokens) :] = self.logits.weights
+        return out
+
+    @property
+    def targets(self) -> int:
+        """The number of rows that are not 0."""
+        return sum(len(active) for active in self.made.active.values()) + len(self.logits.tokens)
+
+    def rows(self) -> Iterator[Rows]:
+        """Yield all rows, from the logits back: what reads a node comes before its own row."""
+        made, count, sources = self.made, len(self.nodes), len(self.made.nodes)
+        end = count - len(self.logits.tokens)
+        readers, values = logit_readers(made, self.unembed, self.logits, self.position)
+        weights = np.zeros((count - end, count))
+        weights[:, :sources], weights[:, end - 1] = made.edges(readers), readers.constants
+        bound = made.rounding(readers)
+        bound += _logit_rounding(made, self.unembed, self.logits, readers, self.position)
+        yield Rows.of(np.arange(end, count), weights, values, bound)
+        places = self._places()
+        own = {layer: sources + n for n, layer in enumerate(sorted(made.active))}
+        for layer in sorted(made.active, key=lambda each: -made.reads_at[each]):
+            active, unit = made.active[layer], made.unit(layer)
+            assert unit is not None  # what is active is of a unit
+            readers = feature_readers(made, unit, active.positions, active.features)
+            for some in _blocks(readers, count):
+                one = readers.some(some)
+                weights = np.zeros((len(one.positions), count))
+                weights[:, :sources], weights[:, own[layer]] = made.edges(one), one.constants
+                values = active.pre[some]
+                bound = made.rounding(one) + _read_rounding(made, one, values)
+                yield Rows.of(places[layer][some], weights, values, bound)
+
+    def _places(self) -> dict[int, Indices]:
+        """Give the numbers of each unit's features, in the order in which they are active."""
+        places: dict[int, list[int]] = {layer: [] for layer in self.made.active}
+        for number, node in enumerate(self.made.nodes):
+            if node.kind == "feature" and node.layer is not None:
+                places[node.layer].append(number)
+        return {layer: np.array(found, dtype=np.intp) for layer, found in places.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Some targets `at` (n,), their `weights` (n, node), how far off these are, and may be."""
+
+    at: Indices
+    weights: Array
+    gap: Array
+    gap_bound: Array
+
+    @classmethod
+    def of(cls, at: Indices, weights: Array, values: Array, bound: Array) -> Rows:
+        """Compare rows with the targets' values, rounding given but for that of the sum."""
+        gap = values - weights.sum(axis=1)
+        adding = gamma(weights.shape[1]) * abs(weights).sum(axis=1)
+        return cls(at, weights, gap, 2 * (bound + adding))
+
+
+def graph(whole: Attribution, *, report: Callable[[int, int], None] | None = None) -> Graph:
+    """Work out the whole graph of a run with units in it.
+
+    `report` is told how many rows are done, of how many. Raises `LimitError` for more nodes than
+    can be held whole.
+    """
+    count = len(whole.nodes)
+    if count > MOST:
         raise LimitError(
             "graph",
-            wanted=f"at most {_MOST:,} nodes",
+            wanted=f"at most {MOST:,} nodes held whole",
             got=f"{count:,}",
-            remedy="take a shorter prompt, or units with fewer active features",
+            remedy="have it pruned as it is made, or take a shorter prompt",
         )
-    nodes = list(made.nodes)
-    own = {}
-    for layer, label in _own_labels(made):
-        own[layer] = len(nodes)
-        nodes.append(Node("constant", label, layer))
-    end = len(nodes)
-    nodes.append(Node("constant", "b_U"))
-    weights = np.zeros((count, count))
-    gap, bound = np.zeros(count), np.zeros(count)
-    rows = _feature_rows(made)
-    done, total = 0, sum(len(at) for _, at, _, _ in rows) + len(logits.tokens)
-    for layer, at, readers, values in rows:
-        for some in _blocks(readers):
-            one = readers.some(some)
-            weights[at[some], :sources] = made.edges(one)
-            weights[at[some], own[layer]] = one.constants
-            bound[at[some]] = made.rounding(one) + _read_rounding(made, layer, one, values[some])
-            done += len(at[some])
-            if report is not None:
-                report(done, total)
-    readers, values = logit_readers(made, unembed, logits, position)
-    at = np.arange(end + 1, count)
-    weights[at, :sources], weights[at, end] = made.edges(readers), readers.constants
-    bound[at] = made.rounding(readers) + _logit_rounding(made, unembed, logits, readers, position)
-    for n, (token, value) in enumerate(zip(logits.tokens, values, strict=True)):
-        nodes.append(
-            Node("logit", logit_names[n], None, position, token=int(token), value=float(value))
-        )
-    targets = np.array([node.value if node.kind in ("feature", "logit") else 0.0 for node in nodes])
-    gap = np.where(bound > 0, targets.astype(np.float64) - weights.sum(axis=1), 0.0)
-    bound = 2 * (bound + gamma(count) * abs(weights).sum(axis=1))
-    counts = np.zeros(count)
-    counts[at] = logits.weights
+    weights, gap, bound = np.zeros((count, count)), np.zeros(count), np.zeros(count)
+    done = 0
+    for rows in whole.rows():
+        weights[rows.at], gap[rows.at], bound[rows.at] = rows.weights, rows.gap, rows.gap_bound
+        done += len(rows.at)
+        if report is not None:
+            report(done, whole.targets)
     return Graph(
-        made.config.model_name,
-        tuple(names),
-        tuple(nodes),
+        whole.made.config.model_name,
+        whole.names,
+        whole.nodes,
         weights,
-        counts,
+        whole.logit_weights,
         gap,
         bound,
         np.zeros(count),
-        made,
-        unembed,
+        whole.made,
+        whole.unembed,
     )
 
 
-def _own_labels(made: Replacement) -> Iterator[tuple[int, str]]:
-    """Yield the constants of each unit's encoder."""
-    for layer in sorted(made.active):
-        yield layer, f"L{layer}b_enc"
-
-
-def _blocks(readers: Readers) -> Iterator[slice]:
+def _blocks(readers: Readers, nodes: int) -> Iterator[slice]:
     width = readers.directions.shape[1]
-    each = max(1, _BLOCK // (8 * width * (int(readers.positions.max(initial=0)) + 1)))
+    reads = width * (int(readers.positions.max(initial=0)) + 1)
+    each = max(1, _BLOCK // (8 * max(reads, nodes)))
     for start in range(0, len(readers.positions), each):
         yield slice(start, start + each)
-
-
-def _feature_rows(made: Replacement) -> list[tuple[int, Indices, Readers, Array]]:
-    """Give, for each unit, the rows of its features, what they read, and their values."""
-    places = {
-        (node.layer, node.position, node.index): n
-        for n, node in enumerate(made.nodes)
-        if node.kind == "feature"
-    }
-    found = []
-    for layer, active in sorted(made.active.items()):
-        unit = made.unit(layer)
-        assert unit is not None  # what is active is of a unit
-        at = np.array(
-            [
-                places[layer, int(position), int(feature)]
-                for position, feature in zip(active.positions, active.features, strict=True)
-            ],
-            dtype=np.intp,
-        )
-        readers = feature_readers(made, unit, active.positions, active.features)
-        found.append((layer, at, readers, active.pre))
-    return found
 
 
 def feature_readers(
@@ -271,7 +327,7 @@ def logit_readers(
     return readers, values
 
 
-def _read_rounding(made: Replacement, layer: int, readers: Readers, values: Array) -> Array:
+def _read_rounding(made: Replacement, readers: Readers, values: Array) -> Array:
     """Bound the rounding of reading the stream: twice, as the unit does and as the graph does."""
     stream = made.sizes[readers.boundary][0][readers.positions]  # (n, d_model)
     steps = gamma(4 * stream.shape[1] + 48)
@@ -287,4 +343,6 @@ def _logit_rounding(
     weights = made.weights
     size = rows @ abs(weights.unembed(logits.tokens)) + float(rows @ weights.mean_unembed_size)
     size = size + abs(readers.constants)
-    return 2 * gamma(len(rows) + weights.unembedding.count + before + 4) * np.asarray(size)
+    steps = len(rows) + weights.unembedding.count + before + 4
+    out: Array = 2 * gamma(steps) * np.asarray(size)
+    return out

@@ -16,10 +16,12 @@ import numpy.typing as npt
 
 from pathexpand.errors import PathExpandError
 from pathexpand.features.graph import Graph
+from pathexpand.features.replacement import Node
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 _COMPARED = ("feature", "error", "token", "logit")  # the nodes that circuit-tracer has
+NODES, EDGES = 0.8, 0.98  # how much of the influence is kept, as circuit-tracer does
 _LEAST = 1e-10  # a row's sum below this counts as this
 
 
@@ -36,8 +38,13 @@ class Scores:
 
 
 def compared(graph: Graph) -> Mask:
-    """Say which nodes other tools have, too: (node,)."""
-    return np.array([node.kind in _COMPARED for node in graph.nodes], dtype=bool)
+    """Say which nodes of a graph other tools have, too: (node,)."""
+    return compared_kinds(graph.nodes)
+
+
+def compared_kinds(nodes: tuple[Node, ...]) -> Mask:
+    """Say which nodes are of a kind that other tools have, too: (node,)."""
+    return np.array([node.kind in _COMPARED for node in nodes], dtype=bool)
 
 
 def shares(weights: Array) -> Array:
@@ -95,40 +102,60 @@ def cut_at(scores: Array, share: float) -> float:
     return float(falling[min(at, falling.size - 1)])
 
 
-def prune(graph: Graph, *, nodes: float = 0.8, edges: float = 0.98) -> Graph:
+def prune(graph: Graph, *, nodes: float = NODES, edges: float = EDGES) -> Graph:
     """Keep the nodes and edges that carry so much of the influence on the logits.
 
     Tokens, logits and constants stay. What a kept node's row loses becomes its `remainder`, so that
     the pruned graph still closes. Raises `PathExpandError` for shares outside 0 … 1.
     """
+    check_shares(nodes, edges)
+    keep = kept_nodes(graph.nodes, node_influence(graph), nodes)
+    return prune_edges(only(graph, keep), edges)
+
+
+def check_shares(nodes: float, edges: float) -> None:
+    """Refuse what is no share."""
     for name, share in (("nodes", nodes), ("edges", edges)):
         if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
             raise PathExpandError(name, wanted="a share from 0 to 1", got=repr(share)[:40])
-    kinds = np.array([node.kind for node in graph.nodes])
+
+
+def kept_nodes(nodes: tuple[Node, ...], scores: Array, share: float) -> Mask:
+    """Say which nodes stay: those of most influence, and all that is neither feature nor error."""
+    kinds = np.array([node.kind for node in nodes])
+    own = np.isin(kinds, _COMPARED)
     always = ~np.isin(kinds, ("feature", "error"))
-    own = compared(graph)
-    scores = node_influence(graph)
-    keep = always | (scores >= cut_at(scores[own], nodes))
-    kept = replace(graph, weights=graph.weights * keep[:, None] * keep)
-    passed = edge_influence(kept)
-    pick = np.ix_(own, own)
-    stays = passed >= cut_at(passed[pick], edges)
-    stays &= kept.weights != 0
-    # Constants are what closes a row: their edges stay.
-    stays[:, ~own] = kept.weights[:, ~own] != 0
-    keep &= _connected(kinds, stays, keep)
-    weights = np.where(stays & keep[:, None] & keep, graph.weights, 0.0)
-    lost = (graph.weights - weights).sum(axis=1) + graph.remainder
+    out: Mask = always | (scores >= cut_at(scores[own], share))
+    return out
+
+
+def only(graph: Graph, keep: Mask) -> Graph:
+    """Give a graph on some of the nodes; what rows lose is added to their remainders."""
     which = np.flatnonzero(keep)
+    lost = graph.weights[np.ix_(which, np.flatnonzero(~keep))].sum(axis=1)
     return replace(
         graph,
         nodes=tuple(graph.nodes[n] for n in which),
-        weights=weights[np.ix_(which, which)],
+        weights=graph.weights[np.ix_(which, which)],
         logit_weights=graph.logit_weights[which],
         gap=graph.gap[which],
         gap_bound=graph.gap_bound[which],
-        remainder=lost[which],
+        remainder=graph.remainder[which] + lost,
     )
+
+
+def prune_edges(graph: Graph, share: float) -> Graph:
+    """Keep the edges that carry a share of the influence, and the nodes that these connect."""
+    kinds = np.array([node.kind for node in graph.nodes])
+    own = compared(graph)
+    passed = edge_influence(graph)
+    stays = (passed >= cut_at(passed[np.ix_(own, own)], share)) & (graph.weights != 0)
+    # Constants are what closes a row: their edges stay.
+    stays[:, ~own] = graph.weights[:, ~own] != 0
+    keep = _connected(kinds, stays, np.ones(len(kinds), dtype=bool))
+    weights = np.where(stays & keep, graph.weights, 0.0)
+    lost = (graph.weights - weights).sum(axis=1)
+    return only(replace(graph, weights=weights, remainder=graph.remainder + lost), keep)
 
 
 def _connected(kinds: npt.NDArray[Any], stays: Mask, keep: Mask) -> Mask:

@@ -174,8 +174,8 @@ def replacement(
 ) -> Replacement:
     """Put units into a run.
 
-    At the first `zero_positions` positions units are left out and MLPs are taken whole: features
-    say nothing at start tokens that they were not trained on. Raises `ModelError` for SAEs of what
+    At the first `zero_positions` positions features are left out and MLPs taken whole, but for
+    skips: features say nothing at start tokens that they were not trained on. Raises `ModelError` for SAEs of what
     an MLP or attention writes: what they read is no sum over the stream.
     """
     for unit in units:
@@ -319,9 +319,9 @@ class _LayerBuilder:
         columns = self.builder.features(self.layer, active)
         vectors = _decoded(unit, active, self.layer)
         made.born[-1].append(Born(active.positions, columns, vectors))
-        constant = active.out_scale[:, None] * unit.b_dec
+        # The mean that a unit takes off and gives back is held fixed, as its scale is.
+        constant = active.back[:, None] * unit.b_dec + active.shift
         constant[: made.zero_positions] = 0
-        # A mean that the unit takes off and gives back is left to the error.
         rest = stream - _summed(active.positions, vectors, stream) - constant
         self.builder.each("error", f"L{self.layer}E", rest, self.layer)
         self.builder.one(f"L{self.layer}b_dec", constant, self.layer)
@@ -364,7 +364,6 @@ class _LayerBuilder:
         if unit is None or unit.skip is None:
             return ()
         gates = np.ones((made.positions, unit.skip.shape[1]))
-        gates[: made.zero_positions] = 0
         w_in = unit.skip
         if unit.hook_in not in _STREAMS and self.trace.scale2 is not None:
             gates = gates * self.trace.scale2[self.row][:, None]
@@ -399,9 +398,7 @@ class _LayerBuilder:
         assert self.block.mlp is not None and self.trace.mlp_out is not None  # it has an MLP
         output = self.trace.mlp_out[self.row]
         if self._is_raw():
-            output = mlp_output(self.block.mlp, self._behind_norm()[None])[0][
-                0
-            ]  # (position, d_model)
+            output = mlp_output(self.block.mlp, self._behind_norm()[None])[0][0]
         rest = output.copy()
         for positions, columns, vectors in self.builder.waiting.pop(self.layer, []):
             rest -= _summed(positions, vectors, rest)
@@ -427,13 +424,13 @@ class _LayerBuilder:
 
     def _constants(self, unit: Unit, first: int) -> tuple[Array, Array]:
         """Give a transcoder's constant where it stands, and what its skip carries: both arrays."""
-        scale = self.made.active[self.layer].out_scale[first:]
-        bias = np.outer(scale, unit.b_dec)  # (position, d_out)
+        active = self.made.active[self.layer]
+        bias = np.outer(active.back, unit.b_dec)[first:]  # (position, d_out)
         linear = np.zeros((self.made.positions, unit.d_out))
         if unit.skip is not None:
             norm = reading_norm(unit, self.block)
             beta = 0 if norm is None or norm.bias is None else norm.bias @ unit.skip
-            linear[first:] = (self._input(unit) @ unit.skip)[first:] - beta
+            linear = self._input(unit) @ unit.skip - beta
             bias = bias + beta
         return bias, linear
 
@@ -461,7 +458,7 @@ def reading_norm(unit: Unit, block: Block) -> Norm | None:
 
 def _decoded(unit: Unit, active: Active, target: int) -> Array:
     """Give what each active feature writes: (n, d_out)."""
-    factor = active.act * active.out_scale[active.positions]
+    factor = active.act * active.back[active.positions]
     vectors: Array = factor[:, None] * unit.decoder(active.features, target)
     return vectors
 

@@ -19,10 +19,10 @@ _CHUNK = 2**24  # bytes of float64 that are cast up at once
 class FeatureRows:
     """A matrix with a row a feature, which may lie on a disk and in a narrow number format.
 
-    Shapes: `stored` (feature, width), a view is fine; `gain` (feature,), by which each row is
-    multiplied, or none; `columns` (width,), by which each column is. What is handed out is float64.
-    Nothing is kept once it has been cast up. Raises `ModelError` for what is no matrix of floats, and when a row that is asked for holds NaN
-    or infinity.
+    Shapes: `stored` (feature, width), a view is fine; `gain` (feature,) and `columns` (width,), by
+    which each row and each column is multiplied, or none. What is handed out is float64. Nothing is
+    kept once it has been cast up. Raises `ModelError` for what is no matrix of floats, and when a
+    row that is asked for holds NaN or infinity.
 
     >>> FeatureRows("W_dec", np.array([[1, 2], [3, 4]], np.float16)).at(np.array([1]))
     array([[3., 4.]])

@@ -356,7 +356,11 @@ class Unit:
     def _pre(self, z: Array) -> Iterator[tuple[slice, Array]]:
         """Yield pre-activations (position, n), feature by feature in pieces of bounded size."""
         for at, rows in self.W_enc.chunks():
-            yield at, z @ rows.T + self.b_enc[at]
+            with np.errstate(over="ignore", invalid="ignore"):
+                pre = z @ rows.T + self.b_enc[at]
+            if not np.isfinite(pre).all():
+                raise self._error("pre-activations", "finite numbers", "some that overflow")
+            yield at, pre
 
     def _is_on(self, at: slice, pre: Array) -> npt.NDArray[np.bool_]:
         if self.activation == "identity":

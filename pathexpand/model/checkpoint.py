@@ -26,7 +26,7 @@ _WRITTEN_BY_TRANSFORMERS = {
     *("architectures", "transformers_version", "hidden_size", "num_hidden_layers"),
     *("num_attention_heads", "n_embd", "n_layer", "vocab_size"),
 }
-_EMBEDDED_FOLDER = FilePath(__file__).parent.parent / "embedded"
+EMBEDDED_FOLDER = FilePath(__file__).parent.parent / "embedded"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +62,7 @@ def read_checkpoint(name_or_directory: str | FilePath) -> Checkpoint:
         raise FileError("model", wanted=wanted, got=shown(name_or_directory))
     name = str(name_or_directory)
     if name in EMBEDDED:
-        return _read(_EMBEDDED_FOLDER / name, None)
+        return _read(EMBEDDED_FOLDER / name, None)
     place = FilePath(name_or_directory)
     try:
         is_directory, is_file = place.is_dir(), place.is_file()

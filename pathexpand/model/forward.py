@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from pathexpand.model.weights import Weights
 
 Tokens = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Edit = Callable[[int, str, Array], Array]
+"""Gives what stands in place of an array: asked with the layer and the name of the place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +101,7 @@ def forward(
     dtype: npt.DTypeLike = np.float64,
     watch: Callable[[int, Block, LayerTrace, Array, Array], None] | None = None,
     legs: Callable[[int, Block, Array, Array | None], tuple[Array, Array]] | None = None,
+    edit: Edit | None = None,
 ) -> Forward:
     """Run the model on a batch, in float64 or, faster, in float32.
 
@@ -108,6 +112,10 @@ def forward(
     layer as it is passed: its number, its weights, its trace, the stream before and behind it.
     `legs` is asked before each layer's pattern for what queries and what keys read in place of
     what values read, of which it is told, with the scale of the norm (batch, position) if any.
+    `edit` may put something else in place of a layer's arrays, all that comes behind following: of
+    the stream (batch, position, d_model) at "resid_pre", "resid_mid" and "resid_post"; of what the
+    MLP writes, at "mlp_raw" and, as it is added to the stream, "mlp_out"; and of what each head
+    mixes, "heads" (batch, head, position, d_head), before W_O.
     """
     places = np.maximum(np.cumsum(mask, axis=1) - 1, 0)  # (batch, position)
     if weights.types is not None and types is None:
@@ -120,6 +128,8 @@ def forward(
     residual, layers = [stream], []
     for layer in range(len(weights.blocks)):
         block = weights.block(layer, dtype)
+        if edit is not None:
+            stream = residual[-1] = edit(layer, "resid_pre", stream)
 
         def attend(
             reads: Array, scale: Array | None, layer: int = layer, block: Block = block
@@ -134,7 +144,8 @@ def forward(
                 queries, keys = queries + shift, keys + shift
             return _pattern(block.attn, config, layer, queries, places, seen, keys)
 
-        trace, stream = _layer(block, stream, attend)
+        at = None if edit is None else partial(edit, layer)
+        trace, stream = _layer(block, stream, attend, at)
         if watch is not None:
             watch(layer, block, trace, residual[-1], stream)
         layers.append(trace)
@@ -268,13 +279,19 @@ def _embedded(
     return stream, tuple(scales)
 
 
-def _layer(block: Block, stream: Array, attend: Any) -> tuple[LayerTrace, Array]:
+def _layer(
+    block: Block, stream: Array, attend: Any, edit: Callable[[str, Array], Array] | None = None
+) -> tuple[LayerTrace, Array]:
     """Take the stream (batch, position, d_model) through one layer."""
+    edit = edit or _as_it_is
     reads, scale1 = _through(block.ln1, stream)
     pattern = attend(reads, scale1)
-    attn_out, scale1_post = _through(block.ln1_post, _attention_output(block.attn, reads, pattern))
+    attn_out, scale1_post = _through(
+        block.ln1_post, _attention_output(block.attn, reads, pattern, edit)
+    )
     attn_out = attn_out if block.scale == 1 else attn_out * block.scale
     after, scale1_after = _through(block.ln1_after, stream + attn_out)
+    after = edit("resid_mid", after)
     mlp_out = gates = scale2 = scale2_post = None
     out = after
     if block.mlp is not None:
@@ -283,10 +300,11 @@ def _layer(block: Block, stream: Array, attend: Any) -> tuple[LayerTrace, Array]
             (reads, scale1) if same else _through(block.ln2, stream if block.parallel else after)
         )
         written, gates = mlp_output(block.mlp, reads)
-        mlp_out, scale2_post = _through(block.ln2_post, written)
-        mlp_out = mlp_out if block.scale == 1 else mlp_out * block.scale
+        mlp_out, scale2_post = _through(block.ln2_post, edit("mlp_raw", written))
+        mlp_out = edit("mlp_out", mlp_out if block.scale == 1 else mlp_out * block.scale)
         out = after + mlp_out
     out, scale2_after = _through(block.ln2_after, out)
+    out = edit("resid_post", out)
     return LayerTrace(
         pattern=pattern,
         attn_out=attn_out,
@@ -300,6 +318,10 @@ def _layer(block: Block, stream: Array, attend: Any) -> tuple[LayerTrace, Array]
         mlp_out=mlp_out,
         middle=None if block.parallel or block.mlp is None else after,
     ), out
+
+
+def _as_it_is(place: str, array: Array) -> Array:
+    return array
 
 
 def _through(norm: Norm | None, stream: Array) -> tuple[Array, Array | None]:
@@ -345,12 +367,14 @@ def _soft_cap(values: Array, cap: float) -> Array:
     return values
 
 
-def _attention_output(attn: Attention, reads: Array, pattern: Array) -> Array:
+def _attention_output(
+    attn: Attention, reads: Array, pattern: Array, edit: Callable[[str, Array], Array]
+) -> Array:
     values = project(reads, attn.W_V, attn.b_V)  # (batch, kv_head, position, d_head)
     batch, heads, size, keys = pattern.shape
     grouped = pattern.reshape(batch, values.shape[1], -1, keys)  # (batch, kv_head, group·q, k)
     mixed = (grouped @ values).reshape(batch, heads, size, -1)  # (batch, head, query, d_head)
-    rows = np.swapaxes(mixed, 1, 2)  # (batch, query, head, d_head)
+    rows = np.swapaxes(edit("heads", mixed), 1, 2)  # (batch, query, head, d_head)
     flat = rows.reshape(batch, size, -1)  # (batch, query, head * d_head)
     out: Array = flat @ attn.W_O.reshape(-1, attn.W_O.shape[-1])  # (batch, query, d_model)
     return out if attn.b_O is None else out + attn.b_O

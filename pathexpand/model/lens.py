@@ -227,9 +227,8 @@ def _layout(raw: Mapping[str, Any]) -> Layout:
 
 def _check_layout(layout: Layout, raw: Mapping[str, Any]) -> None:
     """Refuse switches that contradict each other."""
-    if layout.final_rms and layout.normalization_type not in ("LN", "LNPre"):
-        got = f"normalization_type {shown(layout.normalization_type)}"
-        raise ModelError("config final_rms", wanted="normalization_type LN or LNPre", got=got)
+    if layout.final_rms and layout.normalization_type is None:
+        raise ModelError("config final_rms", wanted="a normalization_type", got="none")
     kind = raw.get("positional_embedding_type", "standard")
     if layout.post_embedding_ln and is_one_of(kind, ("standard",)):
         # TransformerLens norms the tokens before it adds the positions.

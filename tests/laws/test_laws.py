@@ -216,7 +216,7 @@ def test_verify_runs_every_law_once() -> None:
     before = {name: array.copy() for name, array in run.model.weights.named()}
     found = laws.verify_run(run, target=3, position=1)
     names = [each.name for each in found]
-    assert len(names) == len(set(names)) == 22
+    assert len(names) == len(set(names)) == 23
     assert all(each.holds and each.error <= each.bound for each in found)
     assert {each.name for each in found if not each.applies} == {"neuron gauge", "norm folding"}
     for name, array in run.model.weights.named():

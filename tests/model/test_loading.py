@@ -231,7 +231,7 @@ BY_PARTS = {
         ({"positional_embedding_type": "relative"}, "'relative': not supported; known are"),
         ({"use_qk_norm": 1}, "config use_qk_norm: wanted true or false"),
         ({"eps": -1.0}, "config eps: wanted a number of at least 0"),
-        ({"final_rms": True}, "config final_rms: wanted normalization_type LN or LNPre"),
+        ({"final_rms": True}, "config final_rms: wanted a normalization_type"),
         ({"post_embedding_ln": True}, "post_embedding_ln: wanted positions that are not added"),
         ({"clip_qkv": 1.0}, "clip_qkv 1.0: clamps on queries, keys and values are not supported"),
         ({"num_experts": 2}, "num_experts 2: mixtures of experts are not supported"),

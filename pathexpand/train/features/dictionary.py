@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -72,7 +72,12 @@ class Dictionary:
 
     def cast(self, dtype: type[np.floating]) -> Dictionary:
         """Give the same features in another format."""
-        arrays = {each.name: getattr(self, each.name) for each in fields(self)}
+        skip = self.skip
         return Dictionary(
-            **{name: array if array is None else array.astype(dtype) for name, array in arrays.items()}
+            W_enc=self.W_enc.astype(dtype),
+            b_enc=self.b_enc.astype(dtype),
+            threshold=self.threshold.astype(dtype),
+            W_dec=self.W_dec.astype(dtype),
+            b_dec=self.b_dec.astype(dtype),
+            skip=None if skip is None else skip.astype(dtype),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +13,7 @@ from torch import Tensor
 from pathexpand.errors import PathExpandError
 from pathexpand.model.parts import Array
 from pathexpand.train.features.dictionary import Dictionary
+from pathexpand.train.features.rows import Rows
 
 BETAS = (0.9, 0.99)
 GAIN = 0.03  # by how much the threshold follows the number of active features, a step
@@ -30,7 +33,7 @@ class Plan:
     active: int
     steps: int
     rows: int = 1024
-    rate: float = 1e-3
+    rate: float = 6e-3
     skip: bool = False
 
     def __post_init__(self) -> None:
@@ -50,11 +53,21 @@ class Plan:
         (80.0, 20.0)
         """
         left = max(0.0, 1 - progress / NARROWED)
-        return min(self.active * WIDE**left, self.n_features / 2)
+        return float(min(self.active * WIDE**left, self.n_features / 2))
 
     def factor(self, progress: float) -> float:
         """Return the part of the learning rate that is used, at this part of the plan."""
         return min(1.0, (1 - progress) / (1 - COOLED))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Holds how far a fit has come: `fvu` is the mean over the steps since the last report."""
+
+    step: int
+    seconds: float
+    fvu: float
+    threshold: float
 
 
 class Fit:
@@ -65,14 +78,14 @@ class Fit:
     training as it is at rest; rows of `W_dec` have length 1, so that activations can be compared.
     """
 
-    def __init__(self, reads: Array, writes: Array, plan: Plan, *, seed: int) -> None:
-        """Start from rows of data: a feature reads one row's direction and writes what was there."""
+    def __init__(self, rows: Rows, plan: Plan, generator: np.random.Generator) -> None:
+        """Start from rows of data: a feature reads like one of them and writes what was there."""
         self.plan, self.done = plan, 0
-        self.mean_in, self.size_in = middle(reads)
-        self.mean_out, self.size_out = middle(writes)
-        chosen = np.random.default_rng(seed).permutation(len(reads))[: plan.n_features]
-        x = self.inward(reads[chosen])  # (feature, d_in)
-        y = (torch.from_numpy(writes[chosen]) - self.mean_out) / self.size_out  # (feature, d_out)
+        self.mean_in, self.size_in = middle(rows.reads)
+        self.mean_out, self.size_out = middle(rows.writes)
+        chosen = generator.permutation(len(rows.reads))[: plan.n_features]
+        x = self.inward(rows.reads[chosen])  # (feature, d_in)
+        y = self.outward(rows.writes[chosen])  # (feature, d_out)
         self.W_enc, self.W_dec = unit(x).requires_grad_(), unit(y).requires_grad_()
         self.b_enc = torch.zeros(plan.n_features, requires_grad=True)
         self.b_dec = torch.zeros(y.shape[1], requires_grad=True)
@@ -89,7 +102,7 @@ class Fit:
         """Take one step on a batch, (row, d_in) and (row, d_out); return the loss, an FVU."""
         progress = self.done / self.plan.steps
         x = self.inward(reads)
-        y = (torch.from_numpy(writes) - self.mean_out) / self.size_out  # (row, d_out)
+        y = self.outward(writes)
         before = x @ self.W_enc.T + self.b_enc  # (row, feature)
         active = before > self.threshold
         error = y - self.b_dec - (before * active) @ self.W_dec - x @ self.skip  # (row, d_out)
@@ -122,8 +135,12 @@ class Fit:
         """Return inputs as they are fitted, (row, d_in)."""
         return (torch.from_numpy(reads) - self.mean_in) / self.size_in
 
+    def outward(self, writes: Array) -> Tensor:
+        """Return outputs as they are fitted, (row, d_out)."""
+        return (torch.from_numpy(writes) - self.mean_out) / self.size_out
+
     def finished(self) -> Dictionary:
-        """Return the features in units of the data: an activation is the length of what it writes."""
+        """Return the features in the data's units: an activation is the length of its output."""
         W_enc, W_dec, b_enc, b_dec, skip = (
             array.detach().double().numpy()
             for array in (self.W_enc, self.W_dec, self.b_enc, self.b_dec, self.skip)
@@ -141,9 +158,33 @@ class Fit:
         )
 
 
+def fit(
+    rows: Rows, plan: Plan, *, seed: int, report_every: int
+) -> Iterator[tuple[Progress, Dictionary]]:
+    """Fit features to rows, drawn at random, and report now and then."""
+    generator = np.random.default_rng(seed)
+    under_way = Fit(rows, plan, generator)
+    started, total = time.monotonic(), 0.0
+    for step in range(1, plan.steps + 1):
+        drawn = generator.integers(len(rows.reads), size=plan.rows)
+        total += under_way.step(rows.reads[drawn], rows.writes[drawn])
+        if step % report_every == 0 or step == plan.steps:
+            features = under_way.finished()
+            yield (
+                Progress(
+                    step=step,
+                    seconds=time.monotonic() - started,
+                    fvu=total / ((step - 1) % report_every + 1),
+                    threshold=float(features.threshold[0]),
+                ),
+                features,
+            )
+            total = 0.0
+
+
 def middle(rows: Array) -> tuple[Tensor, float]:
     """Return the mean of rows, (d,), and the root of their mean square distance to it."""
-    mean = rows.mean(axis=0)  # (d,)
+    mean = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)  # (d,)
     return torch.from_numpy(mean), float(np.sqrt(np.square(rows - mean).sum(axis=1).mean()))
 
 

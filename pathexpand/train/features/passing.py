@@ -23,6 +23,8 @@ from pathexpand.model.parts import Array, Block, Mlp, Norm
 Tokens = NDArray[np.int64]
 Replace = Callable[[Array], Array]
 
+LONGEST = 512  # positions: what only longer texts would show (a window) is out of reach
+
 
 @dataclass(eq=False)
 class Kept:
@@ -63,6 +65,7 @@ def last_stream(
     """
     weights, config = checkpoint.weights, checkpoint.config
     kept = Kept() if kept is None else kept
+    streams, mlps = streams or {}, mlps or {}
     places = np.broadcast_to(kept.length + np.arange(tokens.shape[1]), tokens.shape)
     stream = weights.embedded(tokens).astype(dtype)  # (batch, position, d_model)
     shift = None
@@ -72,14 +75,13 @@ def last_stream(
             stream, shift = stream + shift, None
     for layer in range(config.n_layers):
         block = weights.block(layer, dtype)
-        if streams is not None and layer in streams:
+        if layer in streams:
             stream = streams[layer](stream)
         reads = through(block.ln1, stream)
         stream = stream + attended(checkpoint, block, layer, reads, shift, places, kept)
         if block.mlp is not None:
             reads = through(block.ln2, stream)
-            replaced = mlps is not None and layer in mlps
-            stream = stream + (mlps[layer](reads) if replaced else written(block.mlp, reads))
+            stream = stream + (mlps[layer](reads) if layer in mlps else written(block.mlp, reads))
     return stream
 
 
@@ -141,8 +143,9 @@ def losses(checkpoint: Checkpoint, stream: Array, tokens: Tokens) -> Array:
     return out
 
 
-def check_form(checkpoint: Checkpoint, *, length: int = 16) -> None:
+def check_form(checkpoint: Checkpoint) -> None:
     """Refuse a model that this pass does not follow, by running it; raises `ModelError`."""
+    length = min(checkpoint.config.n_ctx, LONGEST)
     tokens = np.arange(length)[None] % checkpoint.config.d_vocab  # (1, position)
     dense = forward(checkpoint.weights, checkpoint.config, tokens, np.ones_like(tokens, dtype=bool))
     gap = np.abs(last_stream(checkpoint, tokens, dtype=np.float64) - dense.residual[-1]).max()
@@ -161,7 +164,11 @@ def sample(
     """Draw text from the model itself, at temperature 1: (row, 1 + length), from token `start`.
 
     Nothing is forbidden: a start token that the model draws ends one text and begins the next.
+    Raises `ModelError`.
     """
+    longest = min(checkpoint.config.n_ctx, LONGEST)
+    if not 0 < length < longest:
+        raise ModelError("length", wanted=f"1 to {longest - 1}", got=str(length))
     generator, kept = np.random.default_rng(seed), Kept()
     tokens = np.full((rows, 1 + length), start)  # (row, 1 + length)
     for place in range(length):

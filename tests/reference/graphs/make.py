@@ -65,7 +65,6 @@ DEEP = {"n_layers": 3, "n_heads": 2, "d_model": 5, "d_head": 3, "d_mlp": 13}
 GEMMA = {
     **ROTARY,
     "normalization_type": "RMS",
-    "final_rms": True,
     "use_normalization_before_and_after": True,
     "gated_mlp": True,
     "act_fn": "gelu_pytorch_tanh",

@@ -4,8 +4,9 @@ Run by an interpreter that has circuit-tracer, in a process of its own for the p
 
     python tests/reference/graphs/time_circuit_tracer.py FOLDER [--dtype float32] [--batch 512]
 
-`load`, `attribute` and `prune` are seconds; `peak` is the process's largest resident size in
-megabytes (10⁶ bytes), `before` what it was before attributing, with everything imported and loaded.
+`load`, `attribute` and `prune` (with the scores) are seconds. `peak` is the process's largest
+resident size at the end in megabytes (10⁶ bytes), `peak_attribute` the same before pruning, and
+`before` the same before attributing, with everything imported and loaded.
 """
 
 import argparse
@@ -47,6 +48,7 @@ def main() -> None:
     before = resident()
     graph = attribute(tokens, model, batch_size=asked.batch)
     marks.append(time.perf_counter())
+    attributed = resident()
     prune_graph(graph)
     compute_graph_scores(graph)
     marks.append(time.perf_counter())
@@ -55,8 +57,9 @@ def main() -> None:
         "load": load,
         "attribute": took,
         "prune": prune,
-        "peak": round(resident(), 1),
         "before": round(before, 1),
+        "peak_attribute": round(attributed, 1),
+        "peak": round(resident(), 1),
         "features": len(graph.active_features),
         "nodes": len(graph.adjacency_matrix),
         "logits": len(graph.logit_targets),

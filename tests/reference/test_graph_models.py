@@ -1,4 +1,4 @@
-"""The models under the graphs' golden files are read as TransformerLens reads them."""
+"""The models under the golden files of graphs are read as TransformerLens reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from pathexpand.model.checkpoint import Checkpoint, read_checkpoint
 from pathexpand.model.forward import capped, final_logits, forward
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "graphs"
 CASES = sorted(file.parent.name for file in FOLDER.glob("*/golden.npz"))
 
 

@@ -1,0 +1,312 @@
+"""`pathexpand graph`: the attribution graph of a prompt through sparse features."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pathexpand.cli.output import complain, warn, write_whole
+from pathexpand.cli.prompt import located, read_run
+from pathexpand.cli.table import write, written
+from pathexpand.errors import FileError
+
+if TYPE_CHECKING:
+    from pathexpand.features.graph import Graph
+    from pathexpand.table import Table
+
+_SILENT_ROWS = 200  # a graph of fewer rows is done before a line could be read
+_OF_A_RUN = (
+    "model",
+    "prompt",
+    "prompt_file",
+    "tokens",
+    "position",
+    "features",
+    "format_of_features",
+    "targets",
+    "top_logits",
+    "logit_probability",
+    "zero_positions",
+    "force",
+    "edge",
+)
+
+
+@click.command(
+    short_help="Draw up which features a prediction comes from, and through which heads.",
+    epilog="Nodes are named L1F17@4 (a feature at a position), embed@2, L1E@3 (what features "
+    "miss), L0bias, or by a token, quotes included, for a logit. --node and --edge look at the "
+    "whole graph; --export writes the pruned one, --save the whole.",
+)
+@located
+@click.option(
+    "--features",
+    metavar="DIR|FILE",
+    help="Trained features: transcoders or SAEs. Default: those that come with an embedded model.",
+)
+@click.option(
+    "--format-of-features",
+    metavar="NAME",
+    help="The format they are stored in, where their files do not tell.",
+)
+@click.option(
+    "--target",
+    "targets",
+    metavar="TOKEN",
+    multiple=True,
+    help="A token whose logit is explained, by text or id; can be given several times. Default: "
+    "the likeliest next tokens.",
+)
+@click.option(
+    "--top-logits",
+    type=int,
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="At most so many of the likeliest next tokens.",
+)
+@click.option(
+    "--logit-probability",
+    type=float,
+    default=0.95,
+    show_default=True,
+    metavar="P",
+    help="As many of them as make up this probability.",
+)
+@click.option(
+    "--zero-positions",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Leave features out at the first N positions: most were not trained on start tokens.",
+)
+@click.option(
+    "--force", is_flag=True, help="Also with features that miss more of this prompt than they find."
+)
+@click.option(
+    "--nodes",
+    type=float,
+    default=0.8,
+    show_default=True,
+    metavar="SHARE",
+    help="Keep the nodes that make up this share of the influence.",
+)
+@click.option(
+    "--edges",
+    type=float,
+    default=0.98,
+    show_default=True,
+    metavar="SHARE",
+    help="And the edges that make up this share. What is pruned is each node's remainder.",
+)
+@click.option("--top", type=int, default=10, show_default=True, metavar="N", help="Rows to list.")
+@click.option("--summary", is_flag=True, help="Count and score the graph, whole and pruned.")
+@click.option("--node", metavar="NODE", help="List what a node reads, or what reads it.")
+@click.option("--outgoing", is_flag=True, help="With --node: what reads it, in any case.")
+@click.option(
+    "--edge",
+    nargs=2,
+    metavar="SOURCE TARGET",
+    help="Split one edge into the paths of heads that carry it.",
+)
+@click.option(
+    "--export",
+    metavar="FILE.json",
+    help="Write the pruned graph as JSON for the pages of circuit-tracer and Neuronpedia.",
+)
+@click.option("--slug", metavar="NAME", help="With --export: its name there. Default: the file's.")
+@click.option(
+    "--constants",
+    type=click.Choice(("drop", "nodes")),
+    help="With --export: constants as a number in each node (drop, the default) or as bias nodes.",
+)
+@click.option(
+    "--most-links",
+    type=int,
+    metavar="N",
+    help="With --export: only the N links with most influence; the rest counts as pruned.",
+)
+@click.option("--save", metavar="FILE", help="Write the whole graph to a .safetensors file.")
+@click.option("--load", metavar="FILE", help="Show such a graph; no model is run.")
+@written
+def graph(
+    *,
+    nodes: float,
+    edges: float,
+    export: str | None,
+    save: str | None,
+    load: str | None,
+    kind: str | None,
+    out: str | None,
+    **given: Any,
+) -> int:
+    """Give the features that a prediction comes from, as a graph in which every sum closes.
+
+    Nodes are features, what they miss (errors), tokens, positions, constants and logits; an edge is
+    what one brings to what another reads, by all heads. Each feature and each logit is the sum of
+    its edges but for rounding.
+    """
+    _check(given, export=export, save=save, load=load, out=out)
+    from pathexpand.features.influence import prune
+
+    shares = nodes, edges
+    whole = _read(given, shares) if load is None else _load(load)
+    is_whole = not whole.remainder.any()
+    if load is not None and not is_whole:
+        warn("this graph was pruned before it was saved: it is shown as it is")
+    pruned = prune(whole, nodes=nodes, edges=edges) if is_whole else whole
+    found = _table(whole, pruned, given)
+    if save is not None:
+        whole.save(save)
+    if export is not None:
+        _export(whole, export, shares if is_whole else None, given)
+    write(found, kind, out)
+    if whole.closes and pruned.closes and getattr(found, "good", True):
+        return 0
+    complain("a sum does not close: its gap is larger than its bound")
+    return 1
+
+
+def _check(
+    given: dict[str, Any],
+    *,
+    export: str | None,
+    save: str | None,
+    load: str | None,
+    out: str | None,
+) -> None:
+    """Refuse what does not go together, before anything is computed."""
+    context = click.get_current_context(silent=True)
+    shown = [name for name in ("summary", "node", "edge") if given[name]]
+    if len(shown) > 1:
+        raise click.UsageError("Give one of --summary, --node and --edge.", context)
+    if given["outgoing"] and not given["node"]:
+        raise click.UsageError("--outgoing goes with --node.", context)
+    for name in ("slug", "constants", "most_links"):
+        if export is None and given[name] is not None:
+            raise click.UsageError(f"--{name.replace('_', '-')} goes with --export.", context)
+    for name in _OF_A_RUN:
+        if load is not None and _is_given(context, name):
+            option = name.removesuffix("s") if name == "targets" else name.replace("_", "-")
+            raise click.UsageError(f"--{option} needs a run: it does not go with --load.", context)
+    files = [FilePath(file).resolve() for file in (export, save, load, out) if file is not None]
+    if len(set(files)) < len(files):
+        raise click.UsageError("Two options name the same file.", context)
+    for file in (export, save):
+        if file is not None and not FilePath(file).absolute().parent.is_dir():
+            raise FileError(f"{file}: cannot write", wanted="a directory that exists")
+    if save is not None and not save.endswith(".safetensors"):
+        raise FileError(f"{save}: cannot write", wanted="a name that ends in .safetensors")
+
+
+def _is_given(context: click.Context | None, name: str) -> bool:
+    default = click.core.ParameterSource.DEFAULT
+    return context is not None and context.get_parameter_source(name) is not default
+
+
+def _read(given: dict[str, Any], shares: tuple[float, float]) -> Graph:
+    """Give the whole graph, or where it is too large to be held, the pruned one."""
+    from pathexpand.errors import LimitError
+
+    run = read_run(
+        given["model"],
+        **{name: given[name] for name in ("prompt", "prompt_file", "tokens")},
+    )
+    features: Any = given["features"]
+    if given["format_of_features"] is not None:
+        from pathexpand.features.formats import load_units
+
+        if features is None:
+            context = click.get_current_context(silent=True)
+            raise click.UsageError("--format-of-features goes with --features.", context)
+        features = load_units(features, format=given["format_of_features"])
+    options: dict[str, Any] = {
+        "targets": given["targets"] or None,
+        "top_logits": given["top_logits"],
+        "probability": given["logit_probability"],
+        "position": given["position"],
+        "zero_positions": given["zero_positions"],
+        "force": given["force"],
+    }
+    with _watched() as report:
+        try:
+            return run.graph(features, **options, report=report)
+        except LimitError as error:
+            warn(f"{error.got} nodes are too many to hold: pruned while it is made")
+        return run.graph(features, **options, prune=shares, report=report)
+
+
+def _load(file: str) -> Graph:
+    from pathexpand.features.graph_file import load_graph
+
+    return load_graph(file)
+
+
+def _table(whole: Graph, pruned: Graph, given: dict[str, Any]) -> Table:
+    from pathexpand.features.graph_table import edges_table, nodes_table, summary_table
+
+    base = None if pruned is whole else whole
+    if given["edge"]:
+        source, target = given["edge"]
+        return whole.paths(source, target, top=given["top"]).table()
+    if given["node"]:
+        way: Any = "outgoing" if given["outgoing"] else None
+        return edges_table(whole, given["node"], top=given["top"], direction=way)
+    if given["summary"]:
+        return summary_table(pruned, whole=base)
+    return nodes_table(pruned, top=given["top"], whole=base)
+
+
+def _export(
+    whole: Graph, file: str, shares: tuple[float, float] | None, given: dict[str, Any]
+) -> None:
+    from pathexpand.features.export import graph_json, graph_text
+
+    nodes, edges = shares or (None, None)
+    slug = FilePath(file).stem if given["slug"] is None else given["slug"]
+    document = graph_json(
+        whole,
+        slug=slug,
+        constants=given["constants"] or "drop",
+        nodes=nodes,
+        edges=edges,
+        most_links=given["most_links"],
+    )
+    write_whole(FilePath(file), graph_text(document))
+    for claim in document["metadata"]["claims"]:
+        if claim.startswith("Neuronpedia"):
+            warn(claim)
+
+
+@contextmanager
+def _watched() -> Iterator[Callable[[int, int], None] | None]:
+    """Give a listener that shows how many rows are done, or None where nobody watches."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.status import Status
+
+    status = Status("", console=Console(stderr=True))
+    started = False
+
+    def report(done: int, total: int) -> None:
+        nonlocal started
+        if total < _SILENT_ROWS:
+            return
+        if not started:
+            status.start()
+            started = True
+        status.update(f"{done:,} of {total:,} features and logits")
+
+    try:
+        yield report
+    finally:
+        if started:
+            status.stop()
