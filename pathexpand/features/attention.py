@@ -16,14 +16,15 @@ import numpy.typing as npt
 
 from pathexpand.circuits.largest import largest
 from pathexpand.circuits.legs import End, legs
-from pathexpand.circuits.scores import Scored, check_contrast
+from pathexpand.circuits.scores import Scored, check_contrast, check_key
 from pathexpand.engine.rounding import gamma
-from pathexpand.errors import PathExpandError
+from pathexpand.errors import PathExpandError, PromptError
 from pathexpand.features.graph import name_of
 from pathexpand.features.replacement import Node, Readers, Replacement
 from pathexpand.frozen import freeze
 from pathexpand.lowrank import Factored
 from pathexpand.model.scores import layer_scores
+from pathexpand.model.shown import shown
 from pathexpand.symbolic import Head
 from pathexpand.table import AnalysisTable, Field, Summary
 from pathexpand.table.abstract import Tabled
@@ -127,9 +128,12 @@ def attention_score(
     keys = (key,) if over is None else (key, over)
     frozen = freeze(made.weights, made.config, made.run, row=made.row)
     if head not in frozen.places:
-        raise PathExpandError(f"head {head}", wanted="a head of the model", got=head.label)
+        raise PathExpandError(f"head {head}", wanted="a head of the model", got="none of these")
+    _check_places(made, query, *keys)
     held = layer_scores(made.weights, made.config, made.run, head.layer, row=made.row)
     scored = Scored(made.weights, made.config, made.run, frozen, head, held, made.row)
+    for place in keys:
+        check_key(scored, query, place)
     left, right = legs(
         made.weights, made.config, made.run, frozen, held, head, query, keys, row=made.row
     )
@@ -153,6 +157,14 @@ def attention_score(
         scored.dense(query, keys),
         2 * float(bound),
     )
+
+
+def _check_places(made: Replacement, *places: int) -> None:
+    for place in places:
+        whole = isinstance(place, int | np.integer) and not isinstance(place, bool)
+        if not whole or not 0 <= place < made.positions:
+            wanted = f"0 to {made.positions - 1} for this prompt"
+            raise PromptError(f"position {shown(place)}", wanted=wanted)
 
 
 def _beside(made: Replacement, head: Head) -> dict[int, Array]:

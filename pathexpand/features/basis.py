@@ -249,8 +249,8 @@ def feature_qk(
     scale = float(checkpoint.config.attn_scale[own.layer])
     left = queries.products(W_Q) / scale
     right = keys.products(weights.W_K[own.index])
-    between = range(min(query_layer, key_layer) + 1, own.layer + 1)
-    between = range(between.start, between.stop - (not _stands_before(units, own.layer)))
+    stop = own.layer + 1 if _stands_before(units, own.layer) else own.layer
+    between = range(min(query_layer, key_layer) + 1, stop)
     claims = (
         "An entry is the score that one unit of activation of each makes, before the softmax; "
         "scores with biases, positions and errors are left out.",

@@ -23,10 +23,12 @@ from pathexpand.frozen import Unembed
 from pathexpand.frozen.norm import back
 from pathexpand.model.forward import final_logits
 from pathexpand.model.shown import shown
+from pathexpand.symbolic import Head
 
 if TYPE_CHECKING:
     import pandas
 
+    from pathexpand.features.attention import AttentionScore
     from pathexpand.features.paths import EdgePaths
 
 Array = npt.NDArray[Any]
@@ -98,6 +100,23 @@ class Graph:
         from pathexpand.features.graph_frames import to_pandas
 
         return to_pandas(self)
+
+    def attention(
+        self, head: str | Head, key: int, *, query: int | None = None, over: int | None = None
+    ) -> AttentionScore:
+        """Expand a head's attention score into pairs of this graph's nodes, query by key.
+
+        Without `query`, the last position looks; with `over`, what is expanded is the score of one
+        key less that of another. Raises `PathExpandError`.
+        """
+        from pathexpand.features.attention import attention_score
+
+        if self.made is None:
+            wanted = "a graph of a run"
+            raise PathExpandError("attention", wanted=wanted, got="one read from a file")
+        place = self.made.positions - 1 if query is None else query
+        found = head if isinstance(head, Head) else Head.parse(head)
+        return attention_score(self.made, found, place, key, over=over)
 
     @property
     def is_target(self) -> npt.NDArray[np.bool_]:
@@ -332,7 +351,8 @@ def _read_rounding(made: Replacement, readers: Readers, values: Array) -> Array:
     stream = made.sizes[readers.boundary][0][readers.positions]  # (n, d_model)
     steps = gamma(4 * stream.shape[1] + 48)
     size = (abs(readers.directions) * stream).sum(axis=1) + abs(readers.constants) + abs(values)
-    return 2 * steps * size
+    out: Array = 2 * steps * size
+    return out
 
 
 def _logit_rounding(

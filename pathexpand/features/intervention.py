@@ -18,7 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.errors import PathExpandError
-from pathexpand.features.graph import Graph, Logits, feature_readers, logit_readers, name_of
+from pathexpand.features.graph import (
+    Attribution,
+    Graph,
+    Logits,
+    feature_readers,
+    logit_readers,
+    name_of,
+)
 from pathexpand.features.replacement import Node, Readers, Replacement, reading_norm
 from pathexpand.features.unit import Unit
 from pathexpand.frozen import HeadGroup
@@ -137,6 +144,8 @@ class PathChange:
 
 
 Change = FeatureChange | HeadChange | PathChange
+Given = Graph | Attribution | Replacement
+"""What is changed; logits are those of the first two, the second holds no weights."""
 
 
 def _check_factor(subject: str, factor: object) -> None:
@@ -279,7 +288,7 @@ class Rerun(Tabled):
         )
 
 
-def frozen_effect(given: Graph | Replacement, changes: Change | Iterable[Change]) -> Effect:
+def frozen_effect(given: Given, changes: Change | Iterable[Change]) -> Effect:
     """Give how far changes move all features and logits, all else held fixed.
 
     The other features hold their activations too. Twice a feature moves each target by the graph's
@@ -290,7 +299,7 @@ def frozen_effect(given: Graph | Replacement, changes: Change | Iterable[Change]
     return _effect(_Plan.of(given, changes), "held")
 
 
-def linear_effect(given: Graph | Replacement, changes: Change | Iterable[Change]) -> Effect:
+def linear_effect(given: Given, changes: Change | Iterable[Change]) -> Effect:
     """Give how far changes move all features and logits, features that are on moving with them.
 
     Activations follow pre-activations, so that effects pass through features as well: along all
@@ -299,7 +308,7 @@ def linear_effect(given: Graph | Replacement, changes: Change | Iterable[Change]
     return _effect(_Plan.of(given, changes), "linear")
 
 
-def rerun(graph: Graph, changes: Change | Iterable[Change]) -> Rerun:
+def rerun(graph: Graph | Attribution, changes: Change | Iterable[Change]) -> Rerun:
     """Make changes in a dense pass in which all else is worked out again.
 
     A feature is held at its factor times its activation in the run: the difference to what it
@@ -307,7 +316,7 @@ def rerun(graph: Graph, changes: Change | Iterable[Change]) -> Rerun:
     path adds (factor − 1) times its value in the run to what its target reads. Raises as
     `frozen_effect`.
     """
-    if not isinstance(graph, Graph):
+    if not isinstance(graph, Graph | Attribution):
         raise PathExpandError("rerun", wanted="a graph, with its logits", got=shown(graph))
     plan = _Plan.of(graph, changes)
     passed = _Pass(plan)
@@ -371,7 +380,7 @@ class _Plan:
     logit_shifts: Array = field(default_factory=lambda: np.zeros(0))
 
     @classmethod
-    def of(cls, given: Graph | Replacement, changes: Change | Iterable[Change]) -> _Plan:
+    def of(cls, given: Given, changes: Change | Iterable[Change]) -> _Plan:
         listed = (
             (changes,)
             if isinstance(changes, FeatureChange | HeadChange | PathChange)
@@ -463,12 +472,13 @@ class _Plan:
 
 
 def _subject(
-    given: Graph | Replacement,
+    given: Given,
 ) -> tuple[Replacement, tuple[Node, ...], list[Readers], list[float]]:
     """Give the run, the logits, what each reads, and its value."""
     if isinstance(given, Replacement):
         return given, (), [], []
-    if not isinstance(given, Graph) or given.made is None or given.unembed is None:
+    known = isinstance(given, Graph | Attribution)
+    if not known or given.made is None or given.unembed is None:
         got = "one read from a file" if isinstance(given, Graph) else shown(given)
         raise PathExpandError("intervention", wanted="a graph of a run", got=got)
     nodes = tuple(node for node in given.nodes if node.kind == "logit")

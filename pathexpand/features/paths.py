@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from pathexpand.engine.ranking import Ranking, rank
 from pathexpand.engine.search import Budget
-from pathexpand.engine.value import Readout
+from pathexpand.engine.total import frozen_streams
+from pathexpand.engine.value import Readout, empty_suffix
 from pathexpand.errors import PathExpandError
 from pathexpand.features.graph import Graph, Logits, feature_readers, logit_readers, name_of
 from pathexpand.features.replacement import Node, Readers, Replacement
@@ -40,6 +41,8 @@ class EdgePath:
 class EdgePaths(Tabled):
     """The largest paths of an edge, closed by what is not listed.
 
+    `by_last` parts the edge by the last head or skip of its paths: "direct" has none.
+
     `weight` is the edge in the graph. Every unlisted path is at most `bound` in size; `count` is
     how many there are in all.
     """
@@ -53,6 +56,7 @@ class EdgePaths(Tabled):
     certified: bool
     count: int
     gap_bound: float
+    by_last: dict[str, float] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:
@@ -138,7 +142,8 @@ def edge_paths(
     readout = Readout(int(readers.positions[0]), readers.directions[0], 0.0)
     query = everything(frozen.network())
     found = rank(frozen, readout, query, top=top, budget=budget)
-    return _edge(graph, start, end, found, query.count(), made, readers)
+    last = by_last(frozen, readout)
+    return _edge(graph, start, end, found, query.count(), made, readers, last)
 
 
 def _edge(
@@ -149,6 +154,7 @@ def _edge(
     count: int,
     made: Replacement,
     readers: Readers,
+    last: dict[str, float],
 ) -> EdgePaths:
     paths = tuple(
         EdgePath(tuple(each.label for each in row.path.components), row.value) for row in found.rows
@@ -163,7 +169,30 @@ def _edge(
         found.found.certified,
         count,
         2 * (found.rounding + float(made.rounding(readers)[0])),
+        last,
     )
+
+
+def by_last(frozen: FrozenSum, readout: Readout) -> dict[str, float]:
+    """Part a sum by the last component of its paths, "direct" being those without any.
+
+    Summed over the heads of a layer, these are what a layer's heads bring; all add up to the sum.
+    """
+    streams = frozen_streams(frozen)
+    suffix = empty_suffix(frozen, readout)
+    read: Array = suffix.rows.T @ suffix.vectors  # (position, d_model)
+    found: dict[str, float] = {}
+    direct = 0.0
+    for boundary in reversed(range(frozen.depth + 1)):
+        for source in (each for each in frozen.sources if each.boundary == boundary):
+            direct += float((read * source.values).sum())
+        if boundary:
+            stage = frozen.stages[boundary - 1]
+            for group in stage.groups:
+                worth = group.worth(read, streams[boundary - 1])
+                found |= {c.label: float(v) for c, v in zip(group.components, worth, strict=True)}
+            read = stage.past(read)
+    return {"direct": direct, **dict(sorted(found.items()))}
 
 
 def sum_from(made: Replacement, column: int, boundary: int) -> FrozenSum:

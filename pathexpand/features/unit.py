@@ -47,7 +47,7 @@ SetKind = Literal["transcoders", "clt", "saes"]
 _LEAST = 1e-5  # what a layer-norm input scale adds to the standard deviation
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Unit:
     """One layer's features.
 
@@ -165,6 +165,11 @@ class Unit:
             self._cast(name, shape)
         self._check_activation()
         self._check_kind(d_in, d_out)
+
+    def __repr__(self) -> str:
+        """Name what it is of and its size."""
+        hooks = self.hook_in if self.kind == "sae" else f"{self.hook_in} → {self.hook_out}"
+        return f"Unit(layer {self.layer}, {self.kind}: {self.features} features, {hooks})"
 
     def _check_writes(self) -> None:
         f = self.W_enc.count
@@ -384,7 +389,7 @@ class Unit:
         return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UnitSet:
     """The features of a model: one unit a layer, of one kind.
 
@@ -424,6 +429,11 @@ class UnitSet:
         if missing:
             listed = ", ".join(map(str, sorted(missing)))
             raise ModelError(subject, wanted=f"units of layers {listed}", got="none")
+
+    def __repr__(self) -> str:
+        """Name it, its kind and its layers."""
+        layers = f"layer{'' if len(self.units) == 1 else 's'} {', '.join(map(str, self.layers))}"
+        return f"UnitSet({self.name!r}: {self.kind} of {layers})"
 
     def __len__(self) -> int:
         """Give the number of units."""

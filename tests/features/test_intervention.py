@@ -14,7 +14,8 @@ import pathexpand
 from pathexpand.api import Model
 from pathexpand.errors import NotationError, PathExpandError
 from pathexpand.features import intervention
-from pathexpand.features.graph import Graph, name_of
+from pathexpand.features.graph import Attribution, Graph, Logits, name_of
+from pathexpand.features.influence import prune
 from pathexpand.features.intervention import (
     Effect,
     FeatureChange,
@@ -138,12 +139,25 @@ def test_changes_add_up_and_hold_what_they_set(made: Graph) -> None:
     assert (abs(cut - solved) / sizes).max() < 1e-10
 
 
-def test_a_replacement_without_logits_gives_the_same(made: Graph) -> None:
+def test_runs_without_weights_and_pruned_graphs_give_the_same(made: Graph) -> None:
     assert made.made is not None
     change = FeatureChange(name_of(made.nodes[_some_features(made, 1)[0]]), 2)
     own, other = frozen_effect(made, change), frozen_effect(made.made, change)
     assert np.array_equal(own.change[: len(other.nodes)], other.change)
     assert {node.kind for node in other.nodes} == {"feature"}
+    logits = [node for node in made.nodes if node.kind == "logit"]
+    assert made.unembed is not None and logits[0].position is not None
+    whole = Attribution.of(
+        made.made,
+        made.unembed,
+        Logits(np.array([node.token for node in logits]), np.ones(len(logits))),
+        names=made.prompt,
+        logit_names=[node.label for node in logits],
+        position=logits[0].position,
+    )
+    assert np.array_equal(frozen_effect(whole, change).change, own.change)
+    assert np.array_equal(rerun(whole, change).change, rerun(made, change).change)
+    assert np.array_equal(rerun(prune(made), change).linear, rerun(made, change).linear)
 
 
 @pytest.mark.parametrize("case", ["plain", "skip, start left out", "cross-layer, skip", "olmo2"])
@@ -180,54 +194,51 @@ def _norm(x: Array, norm: Any, scale: Array) -> Array:
     return np.asarray(centred * scale[:, None] * norm.weight + norm.bias)
 
 
-def _frozen_streams(made: Replacement, factors: dict[tuple[int, int], Array]) -> list[Array]:
-    """Run a model of LayerNorm blocks one after another, MLPs as they were, heads scaled."""
+def _frozen_pass(
+    made: Replacement, factors: dict[tuple[int, int], Array], *, follow: bool = False
+) -> tuple[list[Array], Array]:
+    """Run LayerNorm blocks one after another with heads scaled: what features read, last stream.
+
+    MLPs write what they wrote and, with `follow`, what features that are on add as they move.
+    """
     run = made.run
     x, found = run.residual[0][0], []
     for layer, block in enumerate(made.weights.blocks):
-        trace = run.layers[layer]
-        assert block.ln1 is not None and trace.scale1 is not None and trace.mlp_out is not None
+        trace, attn = run.layers[layer], block.attn
+        assert trace.scale1 is not None and trace.scale2 is not None and trace.mlp_out is not None
+        assert attn.b_V is not None
         reads = _norm(x, block.ln1, trace.scale1[0])
-        for head in range(len(block.attn.W_O)):
-            values = reads @ block.attn.W_V[head] + block.attn.b_V[head]
-            own = trace.pattern[0, head] @ values @ block.attn.W_O[head]
-            x = x + own * factors.get((layer, head), np.ones(len(x)))[:, None]
-        x = x + block.attn.b_O
-        found.append(x)
+        for head in range(len(attn.W_O)):
+            own = trace.pattern[0, head] @ (reads @ attn.W_V[head] + attn.b_V[head])
+            scale = factors.get((layer, head), np.ones(len(x)))[:, None]
+            x = x + own @ attn.W_O[head] * scale
+        x = x + attn.b_O
+        unit, active = made.units.unit(layer), made.active[layer]
+        pre = _norm(x, block.ln2, trace.scale2[0]) @ unit.E.T + unit.b_enc
+        found.append(pre[active.positions, active.features])
         x = x + trace.mlp_out[0]
-    return [*found, x]
+        if follow:
+            moved = (found[-1] - active.act)[:, None] * unit.decoder(active.features)
+            np.add.at(x, active.positions, moved)
+    return found, x
 
 
-def _reference(made: Graph, factors: dict[tuple[int, int], Array]) -> Array:
+def _reference(
+    made: Graph, factors: dict[tuple[int, int], Array], *, follow: bool = False
+) -> Array:
     """Give what features and logits read in such a run, less what they read in the run itself."""
     own = made.made
-    assert own is not None and made.unembed is not None
-    was, now = _frozen_streams(own, {}), _frozen_streams(own, factors)
-    out = []
-    for node in made.nodes:
-        if node.kind == "feature":
-            assert node.layer is not None and node.position is not None and node.index is not None
-            unit = own.unit(node.layer)
-            assert unit is not None
-            block, scale2 = own.weights.blocks[node.layer], own.run.layers[node.layer].scale2
-            assert scale2 is not None
-            each = [
-                _norm(streams[node.layer], block.ln2, scale2[0])[node.position]
-                for streams in (was, now)
-            ]
-            out.append(float((each[1] - each[0]) @ unit.E[node.index]))
-    weights = own.weights
-    for node in made.nodes:
-        if node.kind == "logit":
-            assert own.run.final_scale is not None
-            each = [
-                _norm(streams[-1], weights.final_norm, own.run.final_scale[0])[node.position]
-                @ weights.W_U
-                for streams in (was, now)
-            ]
-            moved = each[1] - each[0]
-            out.append(float(moved[node.token] - moved.mean()))
-    return np.array(out)
+    assert own is not None and own.run.final_scale is not None
+    features, last = _frozen_pass(own, factors, follow=follow)
+    out = [each - own.active[layer].pre for layer, each in enumerate(features)]
+    weights, logits = own.weights, [each for each in made.nodes if each.kind == "logit"]
+    streams = (
+        _norm(each, weights.final_norm, own.run.final_scale[0])[logits[0].position]
+        for each in (last, own.run.residual[-1][0])
+    )
+    now, was = (stream @ weights.W_U for stream in streams)
+    moved = now - was
+    return np.concatenate([*out, moved[[each.token for each in logits]] - moved.mean()])
 
 
 HEADS = [
@@ -253,6 +264,9 @@ def test_scaled_heads_agree_with_a_frozen_pass(changes: list[HeadChange]) -> Non
     wanted = _reference(made, _factors(changes))
     assert _miss(made, frozen_effect(made, changes), wanted) < 1e-12
     assert abs(wanted).max() > 1e-3
+    followed = _reference(made, _factors(changes), follow=True)
+    assert _miss(made, linear_effect(made, changes), followed) < 1e-11
+    assert _miss(made, frozen_effect(made, changes), followed) > 1e-6
 
 
 @pytest.mark.parametrize("changes", HEADS)

@@ -189,6 +189,12 @@ def test_sets_that_cannot_be() -> None:
         whole.unit(2)
 
 
+def test_names() -> None:
+    assert repr(unit()) == "Unit(layer 1, transcoder: 13 features, mlp_in → mlp_out)"
+    units = UnitSet((unit(0), unit(1)), "transcoders", name="mine")
+    assert repr(units) == "UnitSet('mine': transcoders of layers 0, 1)"
+
+
 def test_rows_with_gains() -> None:
     given = FeatureRows("W", np.arange(6.0).reshape(3, 2))
     own = given.scaled(np.array([1.0, 2.0, 3.0])).scaled(2.0).over(np.array([1.0, -1.0]))
