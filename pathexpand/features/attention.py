@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pathexpand.circuits.largest import largest
 from pathexpand.circuits.legs import End, legs
-from pathexpand.circuits.scores import Scored, check_contrast, check_key
+from pathexpand.circuits.scores import Scored, check_contrast
 from pathexpand.engine.rounding import gamma
 from pathexpand.errors import PathExpandError, PromptError
 from pathexpand.features.graph import name_of
@@ -132,8 +132,6 @@ def attention_score(
     _check_places(made, query, *keys)
     held = layer_scores(made.weights, made.config, made.run, head.layer, row=made.row)
     scored = Scored(made.weights, made.config, made.run, frozen, head, held, made.row)
-    for place in keys:
-        check_key(scored, query, place)
     left, right = legs(
         made.weights, made.config, made.run, frozen, held, head, query, keys, row=made.row
     )

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.circuits.circuit import norm_claims, ov, qk
-from pathexpand.circuits.largest import By, Largest, entries, largest, largest_in_rows
+from pathexpand.circuits.largest import By, Largest, dense_rows, entries, largest
 from pathexpand.circuits.wiring import check_crossing, head_weights, parse_head, turned
 from pathexpand.errors import PathExpandError
 from pathexpand.features.fit import check_units
@@ -40,6 +40,7 @@ _WRITTEN = {"resid_pre": -1, "attn_out": 0, "resid_mid": 1, "mlp_out": 2, "mlp_r
 _WRITTEN |= {"resid_post": 3}
 _READ = {"resid_pre": 0, "resid_mid": 2, "mlp_in": 2, "resid_post": 4}
 _PLACES = 4
+_BLOCK = 2**20  # numbers of one block of cosines
 _NAMES = {"OV": ("source", "target", "effect"), "QK": ("query", "key", "score")}
 
 
@@ -115,7 +116,9 @@ class FeatureCircuit(Tabled):
         """
         own = self.counterparts()
         every = np.arange(len(own))
-        best = largest_in_rows(self.matrix, 1).columns[:, 0]
+        best = np.zeros(len(own), dtype=np.int64)
+        for at, block in dense_rows(self.matrix, every):
+            best[at] = block.argmax(axis=1)
         return Shares(
             copying=float(np.mean(entries(self.matrix, every, own) > 0)),
             shift=float(np.mean(best != own)),
@@ -351,18 +354,24 @@ def _read(checkpoint: Checkpoint, units: UnitSet, layer: int, head: Head) -> _Di
 
 def _nearest(rows: _Directions, columns: _Directions) -> Indices:
     """Give for each row the column that it has the largest cosine with: (feature,)."""
-    found = np.zeros(rows.count, dtype=np.int64)
-    for at, one in rows.pieces():
-        best = np.full(len(one), -np.inf)
-        for other, directions in columns.pieces():
-            lengths = np.sqrt(np.einsum("nd,nd->n", directions, directions))
-            values = (one @ directions.T) / np.where(lengths == 0, 1, lengths)  # (n, m)
-            first = values.argmax(axis=1)
-            top = values[np.arange(len(one)), first]
-            better = top > best
-            found[at][better] = first[better] + other.start
-            best = np.maximum(best, top)
+    found, best = np.zeros(rows.count, dtype=np.int64), np.full(rows.count, -np.inf)
+    for other, directions in columns.pieces():
+        lengths = np.sqrt(np.einsum("nd,nd->n", directions, directions))
+        units = directions.T / np.where(lengths == 0, 1, lengths)  # (d_model, m)
+        for at, block in _blocks(rows, max(_BLOCK // len(lengths), 1)):
+            values = block @ units  # (n, m)
+            top = values.max(axis=1)
+            found[at] = np.where(top > best[at], values.argmax(axis=1) + other.start, found[at])
+            best[at] = np.maximum(top, best[at])
     return found
+
+
+def _blocks(rows: _Directions, step: int) -> Iterator[tuple[slice, Array]]:
+    """Yield the pieces of some rows in blocks of at most `step`."""
+    for at, piece in rows.pieces():
+        for start in range(0, len(piece), step):
+            block = piece[start : start + step]
+            yield slice(at.start + start, at.start + start + len(block)), block
 
 
 # --- what is said ----------------------------------------------------------------------------

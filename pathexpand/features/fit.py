@@ -23,6 +23,7 @@ from pathexpand.table.analysis_table import Field, Summary
 
 Array = npt.NDArray[Any]
 _BEHIND_NORM = ("mlp_in", "ln2_normalized")
+_HOOKED_BEFORE = ("circuit-tracer",)  # formats whose tool hooks a LayerNorm before its weight
 _OF_MLP = (*_BEHIND_NORM, "mlp_out", "mlp_raw")
 _CENTRED = 1e-5  # of a row's size: what is left of its mean by half precision and less
 
@@ -42,16 +43,9 @@ def check_units(units: UnitSet, checkpoint: Checkpoint, *, folded: bool = False)
 
     What they read and write is as wide as the stream, their layers are the model's, which have
     what the hooks name, and a cross-layer transcoder has all of them. "ln2_normalized" becomes
-    "mlp_in": the weight of an RMSNorm is folded into the encoders. Weights that were folded or
-    centred on loading are refused, since features are trained without; `folded` says that these
-    were trained on just this model. Raises `ModelError`.
-
-    >>> from pathexpand.model.checkpoint import read_checkpoint
-    >>> own = Unit.of(layer=2, kind="sae", hook_in="resid_pre", E=np.eye(192), D=np.eye(192))
-    >>> check_units(UnitSet((own,), "saes", name="mine"), read_checkpoint("two-layer"))
-    Traceback (most recent call last):
-    ...
-    pathexpand.errors.ModelError: features mine, layer 2: wanted the model's 2 layers, got layer 2
+    "mlp_in": where the hook came before the norm's weight, that is folded into the encoders.
+    Weights that were folded or centred on loading are refused, since features are trained without;
+    `folded` says that these were trained on just this model. Raises `ModelError`.
     """
     count, width = checkpoint.config.n_layers, checkpoint.config.d_model
     for unit in units:
@@ -69,7 +63,10 @@ def check_units(units: UnitSet, checkpoint: Checkpoint, *, folded: bool = False)
         _check_hooks(units, unit, checkpoint.weights.outline(unit.layer))
     if not folded:
         _check_unfolded(units, checkpoint)
-    own = tuple(_behind_norm(unit, checkpoint.weights.block(unit.layer)) for unit in units)
+    before = units.format in _HOOKED_BEFORE
+    own = tuple(
+        _behind_norm(unit, checkpoint.weights.block(unit.layer), before=before) for unit in units
+    )
     return replace(units, units=own)
 
 
@@ -79,6 +76,12 @@ def _error(units: UnitSet, layer: int, wanted: str, got: str, remedy: str = "") 
 
 
 def _check_hooks(units: UnitSet, unit: Unit, block: Block) -> None:
+    if unit.kind == "transcoder":
+        inputs = (*_BEHIND_NORM, "resid_pre" if block.parallel else "resid_mid")
+        if unit.hook_in not in inputs or unit.hook_out not in ("mlp_out", "mlp_raw"):
+            wanted = f"a transcoder from {', '.join(inputs)} to mlp_out or mlp_raw"
+            got = f"one from {unit.hook_in} to {unit.hook_out}"
+            raise _error(units, unit.layer, wanted, got)
     for hook in (unit.hook_in, unit.hook_out):
         if hook in _OF_MLP and block.mlp is None:
             raise _error(units, unit.layer, f"an MLP, whose {hook} is read or written", "none")
@@ -108,10 +111,11 @@ def _is_centred(checkpoint: Checkpoint, layer: int) -> bool:
     return bool(rows.size and size > 0 and abs(rows.mean(axis=-1)).max() < _CENTRED * size)
 
 
-def _behind_norm(unit: Unit, block: Block) -> Unit:
+def _behind_norm(unit: Unit, block: Block, *, before: bool) -> Unit:
     """Let a unit read what the MLP reads in place of TransformerLens's `ln2.hook_normalized`.
 
-    That is the same for a LayerNorm; for an RMSNorm it comes before the weight.
+    For an RMSNorm that comes before the weight. For a LayerNorm it came behind weight and bias in
+    TransformerLens 2, and comes before them in 3, with which circuit-tracer works (`before`).
     """
     if "ln2_normalized" not in (unit.hook_in, unit.hook_out):
         return unit
@@ -119,9 +123,10 @@ def _behind_norm(unit: Unit, block: Block) -> Unit:
         wanted = "an SAE that reads what the MLP reads"
         raise ModelError(f"features of layer {unit.layer}", wanted=wanted, got="ln2_normalized")
     norm = block.ln2
-    if norm is None or norm.kind == "layer" or norm.weight is None:
+    if norm is None or (norm.kind == "layer" and not before):
         return replace(unit, hook_in="mlp_in")
-    weight = norm.weight
+    weight = np.ones(unit.d_in) if norm.weight is None else norm.weight
+    bias = np.zeros(unit.d_in) if norm.bias is None else norm.bias
     if not weight.all():
         got = f"{int((weight == 0).sum())} that are 0"
         wanted = "weights of the norm that can be divided by"
@@ -129,12 +134,16 @@ def _behind_norm(unit: Unit, block: Block) -> Unit:
     if unit.scale_in != "none":
         wanted = "no norm of the unit's own behind the model's"
         raise ModelError(f"features of layer {unit.layer}", wanted=wanted, got=unit.scale_in)
+    # What was read is (x − bias) / weight of what the MLP reads.
+    skip = None if unit.skip is None else unit.skip / weight[:, None]
+    shift = bias if unit.pre_bias is None else unit.pre_bias * weight + bias
     return replace(
         unit,
         hook_in="mlp_in",
         W_enc=unit.W_enc.over(1 / weight),
-        skip=None if unit.skip is None else unit.skip / weight[:, None],
-        pre_bias=None if unit.pre_bias is None else unit.pre_bias * weight,
+        skip=skip,
+        b_dec=unit.b_dec if skip is None else unit.b_dec - bias @ skip,
+        pre_bias=shift if shift.any() or unit.pre_bias is not None else None,
     )
 
 

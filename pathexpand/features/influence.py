@@ -94,12 +94,13 @@ def cut_at(scores: Array, share: float) -> float:
     >>> cut_at(np.array([1.0, 4.0, 3.0, 2.0]), 0.65)
     3.0
     """
-    falling = np.sort(scores.ravel())[::-1]
-    total = falling.sum()
-    if not falling.size or total == 0:
+    falling = np.sort(scores[scores > 0])[::-1]  # zeros add nothing, and most edges are zero
+    if not falling.size:
         return 0.0
-    at = int(np.searchsorted(np.cumsum(falling) / total, share))
-    return float(falling[min(at, falling.size - 1)])
+    at = int(np.searchsorted(np.cumsum(falling) / falling.sum(), share))
+    if at < falling.size:
+        return float(falling[at])
+    return float(falling[-1]) if falling.size == scores.size else 0.0
 
 
 def prune(graph: Graph, *, nodes: float = NODES, edges: float = EDGES) -> Graph:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.engine.ranking import Ranking, rank
+from pathexpand.engine.ranking import rank
 from pathexpand.engine.search import Budget
 from pathexpand.engine.total import frozen_streams
 from pathexpand.engine.value import Readout, empty_suffix
@@ -16,6 +18,7 @@ from pathexpand.errors import PathExpandError
 from pathexpand.features.graph import Graph, Logits, feature_readers, logit_readers, name_of
 from pathexpand.features.replacement import Node, Readers, Replacement
 from pathexpand.frozen import FrozenSource, FrozenStage, FrozenSum
+from pathexpand.symbolic import Path
 from pathexpand.symbolic.query import everything
 from pathexpand.table import AnalysisTable, Field, Summary
 from pathexpand.table.abstract import Tabled
@@ -33,8 +36,12 @@ class EdgePath:
 
     @property
     def label(self) -> str:
-        """The components, or "direct" where there are none."""
-        return " > ".join(self.components) or "direct"
+        """The components, or "direct" where there are none, and the layer it was written at.
+
+        The layer is named where a feature writes at several.
+        """
+        label = " > ".join(self.components) or "direct"
+        return label if self.written_at is None else f"L{self.written_at}M > {label}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -124,53 +131,37 @@ def edge_paths(
         raise PathExpandError(subject, wanted=wanted, got=f"a {reader.kind}")
     column = _column(made, node)
     readers = _readers(graph, made, reader)
+    names = name_of(node), name_of(reader)
     if column is None:  # a constant of the target itself
         weight = float(graph.weights[end, start])
         own = (EdgePath((), weight),) if weight else ()
-        return EdgePaths(
-            name_of(node),
-            name_of(reader),
-            weight,
-            own,
-            0.0,
-            0.0,
-            True,
-            len(own),
-            abs(weight) * 1e-12,
-        )
+        return EdgePaths(*names, weight, own, 0.0, 0.0, True, len(own), 0.0, {"direct": weight})
     frozen = sum_from(made, column, readers.boundary)
+    if frozen is None:
+        return EdgePaths(*names, 0.0, (), 0.0, 0.0, True, 0, 0.0)
     readout = Readout(int(readers.positions[0]), readers.directions[0], 0.0)
     query = everything(frozen.network())
     found = rank(frozen, readout, query, top=top, budget=budget)
     last = by_last(frozen, readout)
-    return _edge(graph, start, end, found, query.count(), made, readers, last)
-
-
-def _edge(
-    graph: Graph,
-    start: int,
-    end: int,
-    found: Ranking,
-    count: int,
-    made: Replacement,
-    readers: Readers,
-    last: dict[str, float],
-) -> EdgePaths:
-    paths = tuple(
-        EdgePath(tuple(each.label for each in row.path.components), row.value) for row in found.rows
-    )
     return EdgePaths(
-        name_of(graph.nodes[start]),
-        name_of(graph.nodes[end]),
-        float(graph.weights[end, start]),
-        paths,
+        *names,
+        # Where pruning has taken the edge away, the run still has it.
+        float(graph.weights[end, start] or made.edges(readers)[0, column]),
+        tuple(_path(row.path, row.value, len(frozen.sources) > 1) for row in found.rows),
         found.remainder,
         found.found.bound,
         found.found.certified,
-        count,
+        query.count(),
         2 * (found.rounding + float(made.rounding(readers)[0])),
         last,
     )
+
+
+def _path(path: Path, value: float, several: bool) -> EdgePath:
+    """Give a path of an edge, with the layer where it was written if there are several."""
+    layer = re.match(r"L(\d+)", path.source) if several else None
+    written = None if layer is None else int(layer[1])
+    return EdgePath(tuple(each.label for each in path.components), value, written)
 
 
 def by_last(frozen: FrozenSum, readout: Readout) -> dict[str, float]:
@@ -195,32 +186,44 @@ def by_last(frozen: FrozenSum, readout: Readout) -> dict[str, float]:
     return {"direct": direct, **dict(sorted(found.items()))}
 
 
-def sum_from(made: Replacement, column: int, boundary: int) -> FrozenSum:
+def sum_from(made: Replacement, column: int, boundary: int) -> FrozenSum | None:
     """Give the frozen sum of what one column is born with, up to a boundary.
 
-    Where an SAE stands for the stream, it begins there.
+    Where an SAE stands for the stream, it begins there. None if nothing gets that far.
     """
     cuts = [n for n in range(boundary) if made.stages[n] is None]
     first = cuts[-1] + 1 if cuts else 0
-    stages: tuple[FrozenStage, ...] = tuple(
-        stage for stage in made.stages[first:boundary] if stage is not None
+    stages: list[FrozenStage] = []
+    values, streams = [_born(made, column, first)], [made.sizes[first][0]]
+    for at in range(first + 1, boundary + 1):
+        stage = made.stages[at - 1]
+        assert stage is not None  # the last cut is behind
+        if not stage.groups and stage.carry is None:  # nothing happens there
+            values[-1], streams[-1] = values[-1] + _born(made, column, at), made.sizes[at][0]
+            continue
+        stages.append(stage)
+        values.append(_born(made, column, at))
+        streams.append(made.sizes[at][0])
+    sources = tuple(
+        FrozenSource(_label(stages, place), place, array)
+        for place, array in enumerate(values)
+        if array.any()
     )
-    sources = []
-    for at in range(first, boundary + 1):
-        values = np.zeros((made.positions, made.run.residual[0].shape[2]))
-        for born in made.born[at]:
-            own = born.columns == column
-            np.add.at(values, born.positions[own], born.vectors[own])
-        if values.any():
-            sources.append(FrozenSource(_label(stages, at - first), at - first, values))
     if not sources:
-        nothing = np.zeros((made.positions, made.run.residual[0].shape[2]))
-        sources.append(FrozenSource("embed", 0, nothing))
-    streams = tuple(made.sizes[at][0] for at in range(first, boundary + 1))
-    return FrozenSum(tuple(sources), stages, streams, made.run.mask[made.row], None)
+        return None
+    return FrozenSum(sources, tuple(stages), tuple(streams), made.run.mask[made.row], None)
 
 
-def _label(stages: tuple[FrozenStage, ...], boundary: int) -> str:
+def _born(made: Replacement, column: int, boundary: int) -> Array:
+    """Give what one column is born with at a boundary: (position, d_model)."""
+    values = np.zeros((made.positions, made.run.residual[0].shape[2]))
+    for born in made.born[boundary]:
+        own = born.columns == column
+        np.add.at(values, born.positions[own], born.vectors[own])
+    return values
+
+
+def _label(stages: Sequence[FrozenStage], boundary: int) -> str:
     """Give a label under which something may be born at a boundary.
 
     Only its place matters: paths of an edge all start at one node.
@@ -230,12 +233,12 @@ def _label(stages: tuple[FrozenStage, ...], boundary: int) -> str:
     layers = [stage.components[0].layer for stage in stages[:boundary] if stage.components]
     behind = stages[boundary - 1].components
     if not layers:
-        return "embedbias"
+        return "pos"  # the only label that may be born anywhere
     alone = bool(behind) and behind[0].rank == 0 and not any(c.rank for c in behind)
     return f"L{layers[-1]}{'bias' if alone and _is_next(stages, boundary) else 'Mbias'}"
 
 
-def _is_next(stages: tuple[FrozenStage, ...], boundary: int) -> bool:
+def _is_next(stages: Sequence[FrozenStage], boundary: int) -> bool:
     """Say whether the MLP of the same layer comes right behind a boundary."""
     if boundary >= len(stages) or not stages[boundary].components:
         return False

@@ -175,13 +175,24 @@ def replacement(
     """Put units into a run.
 
     At the first `zero_positions` positions features are left out and MLPs taken whole, but for
-    skips: features say nothing at start tokens that they were not trained on. Raises `ModelError` for SAEs of what
-    an MLP or attention writes: what they read is no sum over the stream.
+    skips: features say nothing at start tokens that they were not trained on. Raises `ModelError`
+    for SAEs of what an MLP or attention writes (what they read is no sum over the stream), and for
+    transcoders that do not stand for an MLP.
     """
     for unit in units:
         if unit.kind == "sae" and unit.hook_in not in _ON_STREAM:
             wanted = "SAEs on the stream, or transcoders"
             raise ModelError("graph", wanted=wanted, got=f"SAEs on {unit.hook_in}")
+        block = weights.outline(unit.layer)
+        if unit.hook_in == "resid_mid" and (block.mlp is None or block.parallel):
+            got = "resid_mid of a layer without one"
+            raise ModelError("graph", wanted="a stream between attention and MLP", got=got)
+        inputs = ("mlp_in", "ln2_normalized", "resid_pre" if block.parallel else "resid_mid")
+        if unit.kind == "transcoder" and (
+            unit.hook_in not in inputs or unit.hook_out not in ("mlp_out", "mlp_raw")
+        ):
+            wanted = f"transcoders from {', '.join(inputs)} to mlp_out or mlp_raw"
+            raise ModelError("graph", wanted=wanted, got=f"{unit.hook_in} to {unit.hook_out}")
     made = Replacement(weights, config, run, units, row, zero_positions)
     _Builder(made).build()
     return made

@@ -42,9 +42,14 @@ def random_units(
     seed: int = 0,
     **rest: Any,
 ) -> UnitSet:
-    """Draw units that fit a run's model; every layer that has an MLP gets one, by default."""
+    """Draw units that fit a run's model; every layer that has an MLP gets one, by default.
+
+    What an MLP beside attention reads is the stream before both.
+    """
     rng, width = np.random.default_rng(seed), run.dense.residual[0].shape[2]
     blocks = run.model.weights.blocks
+    if kind == "transcoder" and hook == "resid_mid" and any(block.parallel for block in blocks):
+        hook = "resid_pre"
     places = [n for n, block in enumerate(blocks) if block.mlp is not None or kind == "sae"]
     if layers is not None:
         places = list(layers)

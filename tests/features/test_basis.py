@@ -257,6 +257,7 @@ def test_counterparts_do_not_depend_on_pieces(monkeypatch: pytest.MonkeyPatch) -
     found = feature_ov(run.model.checkpoint, random_units(run), "L1H0", 0, 1)
     whole, shares = found.counterparts(), found.shares()
     monkeypatch.setattr("pathexpand.features.rows._CHUNK", 8 * 7 * 3)
+    monkeypatch.setattr(basis, "_BLOCK", 7)
     assert len(list(found.rows.pieces())) == 6
     assert found.counterparts().tolist() == whole.tolist()
     assert found.shares() == shares

@@ -119,6 +119,7 @@ def test_the_sae_is_laid_out_as_its_configuration_says() -> None:
     assert config["architecture"] == "jumprelu"
     assert config["apply_b_dec_to_input"] is False
     assert config["metadata"]["hook_name"] == "blocks.1.hook_resid_pre"
+    assert config["metadata"]["sae_lens_version"].startswith("6.")
     assert shapes == {
         "W_enc": (d_in, n_features),
         "b_enc": (n_features,),

@@ -569,6 +569,10 @@ def test_yaml_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(builtins, "__import__", without)
     assert 'pip install "pathexpand[features]"' in refused(tmp_path)
+    # JSON is YAML, and needs no library.
+    hooks = {"feature_input_hook": "mlp.hook_in", "feature_output_hook": "hook_mlp_out"}
+    layouts.write_json(tmp_path / "config.yaml", model_kind="transcoder_set", **hooks)
+    assert load_units(tmp_path).layers == (0, 1, 2, 3)
 
 
 def test_cross_layer_coders_of_sparsify_are_refused(tmp_path: Path) -> None:

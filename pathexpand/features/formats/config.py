@@ -110,6 +110,10 @@ def _json(file: FilePath, text: str) -> Any:
 
 
 def _yaml(file: FilePath, text: str) -> Any:
+    try:  # JSON is YAML, and needs no library
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
     try:
         import yaml
     except ImportError:

@@ -12,6 +12,7 @@ from pathexpand.errors import FileError
 from pathexpand.model.parts import Array
 from pathexpand.train.features.dictionary import Dictionary
 
+SAE_LENS = "6.0.0"  # the version whose layout this is; nothing of it is used here
 SAE_WEIGHTS = "sae_weights.safetensors"
 SAE_CONFIG = "cfg.json"
 SET_CONFIG = "config.yaml"
@@ -45,6 +46,8 @@ def sae_files(features: Dictionary, *, model: str, hook: str, context: int) -> d
             "hook_head_index": None,
             "prepend_bos": True,
             "context_size": context,
+            # Without it, SAELens takes a configuration for one from before version 6.
+            "sae_lens_version": SAE_LENS,
         },
     }
     tensors = {
