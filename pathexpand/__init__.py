@@ -25,6 +25,7 @@ _PUBLIC = {
     "DatasetTable": "pathexpand.table",
     "Expansion": "pathexpand.symbolic",
     "Factored": "pathexpand.lowrank",
+    "Graph": "pathexpand.features",
     "Head": "pathexpand.symbolic",
     "Mlp": "pathexpand.symbolic",
     "Model": "pathexpand.api",
@@ -40,6 +41,7 @@ _PUBLIC = {
     "ScoreTable": "pathexpand.table",
     "Term": "pathexpand.symbolic",
     "TotalsTable": "pathexpand.table",
+    "UnitSet": "pathexpand.features",
     "certify": "pathexpand.certificate",
     "check_certificate": "pathexpand.certificate",
     "count": "pathexpand.symbolic",
@@ -50,6 +52,9 @@ _PUBLIC = {
     "from_transformers": "pathexpand.api.live",
     "iterate": "pathexpand.symbolic",
     "load": "pathexpand.api",
+    "load_graph": "pathexpand.features",
+    "load_units": "pathexpand.features",
+    "prune": "pathexpand.features",
     "verify_run": "pathexpand.laws",
 }
 __all__ = [
@@ -61,6 +66,7 @@ __all__ = [
     "DatasetTable",
     "Expansion",
     "Factored",
+    "Graph",
     "Head",
     "Mlp",
     "Model",
@@ -76,6 +82,7 @@ __all__ = [
     "ScoreTable",
     "Term",
     "TotalsTable",
+    "UnitSet",
     "certify",
     "check_certificate",
     "count",
@@ -86,6 +93,9 @@ __all__ = [
     "from_transformers",
     "iterate",
     "load",
+    "load_graph",
+    "load_units",
+    "prune",
     "verify_run",
 ]
 
@@ -96,6 +106,7 @@ if TYPE_CHECKING:
     from pathexpand.engine.sampling import Sample
     from pathexpand.engine.search import Budget
     from pathexpand.errors import PathExpandError
+    from pathexpand.features import Graph, UnitSet, load_graph, load_units, prune
     from pathexpand.laws import verify_run
     from pathexpand.lowrank import Factored
     from pathexpand.model.checkpoint import Checkpoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ def run_graph(
 ) -> Graph:
     """Put units into a run and work out the graph, whole or pruned as it is made."""
     check_counts(top_logits, zero_positions, names=("top_logits", "zero_positions"))
-    units = read_features(run, features, force=force, folded=folded)
+    units, fit = read_features(run, features, force=force, folded=folded)
     place = run.position(position)
     logits = _logits(run, targets, place, top_logits, probability)
     made = replacement(
@@ -55,6 +56,7 @@ def run_graph(
         run.dense,
         units,
         zero_positions=min(zero_positions, len(run.tokens)),
+        fit=fit,
     )
     tokenizer = run.model.tokenizer
     whole = Attribution.of(
@@ -73,18 +75,24 @@ def run_graph(
 
 def read_features(
     run: Run, features: Features, *, force: bool = False, folded: bool = False
-) -> UnitSet:
-    """Give the units, read from a directory if need be; none are the embedded model's own.
+) -> tuple[UnitSet, str]:
+    """Give the units, read from a directory if need be, and say how well they fit this run.
+
+    None are the embedded model's own.
 
     Raises `ModelError` for units that do not fit the model, or that miss more than they find on
     this prompt (unless `force`), and `FileError`.
     """
     if features is None:
-        features = own_features(run.model.config.model_name)
-    units = features if isinstance(features, UnitSet) else load_units(features)
+        name = run.model.config.model_name
+        units = replace(load_units(own_features(name)), name=f"those of {name}")
+    else:
+        units = features if isinstance(features, UnitSet) else load_units(features)
     units = check_units(units, run.model.checkpoint, folded=folded)
-    reconstruction(units, run, force=force, folded=folded)
-    return units
+    measured = reconstruction(units, run, force=force, folded=folded)
+    known = [each for each in measured.closing if each.value is not None]
+    parts = ", ".join(f"{each.label} {each.value:.4g}" for each in known)
+    return units, f"{units.name}: {parts}"
 
 
 def own_features(model: str) -> FilePath:

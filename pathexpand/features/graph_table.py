@@ -225,8 +225,10 @@ def _about(graph: Graph) -> tuple[tuple[str, str], ...]:
     logits.sort(key=lambda n: -graph.logit_weights[n])
     named = [f"{graph.nodes[n].label} {graph.logit_weights[n]:.3f}" for n in logits[:_NAMED]]
     more = f" and {len(logits) - _NAMED} more" if len(logits) > _NAMED else ""
+    fit = "" if graph.made is None else graph.made.fit
     return (
         ("model", graph.model),
+        *((("features", fit),) if fit else ()),
         ("prompt", shorten_tokens(graph.prompt, _PROMPT_ROOM)),
         ("logits", ", ".join(named) + more),
     )

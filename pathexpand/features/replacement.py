@@ -89,6 +89,7 @@ class Replacement:
     `born[b]` is what is born at a boundary and `sizes[b]` what is met there (position, d_model)
     with the roundings it took; `nodes` says what the columns are; `active[layer]` what a unit is on
     for, `reads_at[layer]` the boundary where it reads, `attends_at[layer]` that where heads read.
+    `fit` says in words how well the units stand for what they stand for.
     """
 
     weights: Weights
@@ -104,6 +105,7 @@ class Replacement:
     active: dict[int, Active] = field(default_factory=dict)
     reads_at: dict[int, int] = field(default_factory=dict)
     attends_at: dict[int, int] = field(default_factory=dict)
+    fit: str = ""
 
     @property
     def depth(self) -> int:
@@ -171,6 +173,7 @@ def replacement(
     *,
     row: int = 0,
     zero_positions: int = 0,
+    fit: str = "",
 ) -> Replacement:
     """Put units into a run.
 
@@ -193,7 +196,7 @@ def replacement(
         ):
             wanted = f"transcoders from {', '.join(inputs)} to mlp_out or mlp_raw"
             raise ModelError("graph", wanted=wanted, got=f"{unit.hook_in} to {unit.hook_out}")
-    made = Replacement(weights, config, run, units, row, zero_positions)
+    made = Replacement(weights, config, run, units, row, zero_positions, fit=fit)
     _Builder(made).build()
     return made
 

@@ -92,6 +92,7 @@ def sae(
 
     def made(seed: int) -> tuple[Site, Tokens, Texts, Record]:
         checkpoint = read_checkpoint(model)
+        site = StreamSite(checkpoint=checkpoint, layers=(layer,))
         corpora = read_corpora(shakespeare=shakespeare, bible=bible)
         streams = streams_of(checkpoint, corpora)
         length = checkpoint.config.n_ctx - 1
@@ -104,21 +105,20 @@ def sae(
             [curriculum.repeated_row(generator) for _ in range(MEASURED_TEXTS // 4)]
         )  # (row, 1 + length)
         about = {"corpora": described(corpora, streams), "repeats": REPEATS, "length": length}
-        site = StreamSite(checkpoint=checkpoint, layers=(layer,))
         return site, curriculum.batch(REPEATS, generator), texts, about
 
     told("sae", made, active=active, **options)
 
 
 @main.command()
-@click.option("--model", type=directory, required=True, help="A directory in Llama's form.")
+@click.option("--model", required=True, help="A directory of Llama's form, or its weights.")
 @click.option("--origin", required=True, help="Where the model comes from, for the card.")
 @click.option("--licence", required=True, help="The model's licence, for the card.")
 @click.option("--skip", is_flag=True, help="Let a linear map of what is read pass by the features.")
 @click.option("--active", type=positive, default=16, show_default=True)
 @shared
 def transcoders(
-    *, model: Path, origin: str, licence: str, skip: bool, active: int, **options: Any
+    *, model: str, origin: str, licence: str, skip: bool, active: int, **options: Any
 ) -> None:
     """Train a transcoder for the MLP of every layer, on text that the model itself writes."""
 
@@ -160,8 +160,8 @@ def told(
     """Do the work of a command, and tell errors in one line."""
     # Sums are cut up by thread: with one thread the same seed gives the same features.
     torch.set_num_threads(1)
-    plan = Plan(n_features=features, active=active, steps=steps, skip=skip)
     try:
+        plan = Plan(n_features=features, active=active, steps=steps, skip=skip)
         site, drawn, texts, about = made(seed)
         if measure_only:
             record = read_record(out)
