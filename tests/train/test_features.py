@@ -162,6 +162,11 @@ def test_a_layer_that_is_not_there_is_refused() -> None:
         StreamSite(checkpoint=read_checkpoint("two-layer"), layers=(2,))
 
 
+def test_a_model_without_layers_is_refused() -> None:
+    with pytest.raises(ModelError, match="wanted at least one layer"):
+        MlpSite(checkpoint=read_checkpoint("zero-layer"), layers=())
+
+
 def test_quality_by_hand() -> None:
     one = Dictionary(
         W_enc=np.eye(2),

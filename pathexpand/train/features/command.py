@@ -128,15 +128,16 @@ def transcoders(
         start = start_token(checkpoint)
         if start is None:
             raise ModelError("model", wanted="a start token to draw text from", got="none")
+        length = min(SAMPLED_LENGTH, checkpoint.config.n_ctx - 1)
         about = {
             "origin": origin,
             "licence": licence,
             "texts": SAMPLED_TEXTS,
             "held_out_texts": MEASURED_TEXTS,
-            "length": SAMPLED_LENGTH,
+            "length": length,
         }
         drawn, unseen = (
-            sample(checkpoint, start=start, rows=rows, length=SAMPLED_LENGTH, seed=[seed, draw])
+            sample(checkpoint, start=start, rows=rows, length=length, seed=[seed, draw])
             for draw, rows in enumerate((SAMPLED_TEXTS, MEASURED_TEXTS))
         )
         return site, drawn, {"sampled": unseen}, about

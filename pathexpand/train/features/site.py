@@ -35,6 +35,8 @@ class Site(ABC):
     def __post_init__(self) -> None:
         """Refuse layers that are not there, and models of another form; raises `ModelError`."""
         n_layers = self.checkpoint.config.n_layers
+        if not self.layers:
+            raise ModelError("model", wanted="at least one layer", got="none")
         for layer in self.layers:
             if not 0 <= layer < n_layers:
                 raise ModelError("layer", wanted=f"0 to {n_layers - 1}", got=str(layer))
