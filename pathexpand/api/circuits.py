@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -11,12 +11,14 @@ from pathexpand.circuits.circuit import ov, qk
 from pathexpand.circuits.composition import composition
 from pathexpand.circuits.copying import copying, matching
 from pathexpand.circuits.detection import detect, detect_on
-from pathexpand.circuits.importance import importance
+from pathexpand.circuits.importance import Importance, importance
 from pathexpand.circuits.induction import induction_plane
 from pathexpand.circuits.overlap import deletions_in_weights, overlap
 from pathexpand.circuits.skip_trigrams import skip_trigrams
 from pathexpand.circuits.wiring import virtual_weight
+from pathexpand.frozen import MlpMode
 from pathexpand.model.checkpoint import Checkpoint
+from pathexpand.model.prompt import Prompt
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -58,9 +60,9 @@ class Circuits:
     Circuit(OV of L1H0: 1024×64 @ 64×1024)
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        """Take a checkpoint."""
-        self.checkpoint = checkpoint
+    def __init__(self, checkpoint: Checkpoint, *, mlp: MlpMode = "source") -> None:
+        """Take a checkpoint, and what an MLP is in its paths."""
+        self.checkpoint, self.mlp = checkpoint, mlp
 
     def __repr__(self) -> str:
         """Name the model."""
@@ -79,4 +81,11 @@ class Circuits:
     detect_on = _OfModel(detect_on)
     skip_trigrams = _OfModel(skip_trigrams)
     bigrams = _OfModel(bigrams)
-    importance = _OfModel(importance)
+
+    def importance(self, prompts: Iterable[Prompt], **options: Any) -> Importance:
+        """Measure how much paths of each order, layer and head matter to the next-token loss.
+
+        MLPs are what they are in the model's other paths, unless `mlp` says otherwise. The options
+        are those of `pathexpand.circuits.importance.importance`.
+        """
+        return importance(self.checkpoint, prompts, **({"mlp": self.mlp} | options))

@@ -114,7 +114,7 @@ class Model:
         """
         from pathexpand.api.circuits import Circuits
 
-        return Circuits(self.checkpoint)
+        return Circuits(self.checkpoint, mlp=self.mlp)
 
     def equation(self, *, notation: str = "paper", format: str = "text") -> str:
         """Write the model as a sum of paths.

@@ -217,7 +217,7 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text, parse_constant=_no_number, object_pairs_hook=without_twins)
     except (ValueError, RecursionError) as error:
-        raise FileError("certificate", wanted="JSON", got=str(error)) from None
+        raise FileError("certificate", wanted="JSON", got=f"none ({error})") from None
     kind = document.get("certificate") if isinstance(document, dict) else None
     if not isinstance(document, dict) or kind != _KIND:
         _refuse(f'JSON with "certificate": "{_KIND}"', repr(kind)[:40])

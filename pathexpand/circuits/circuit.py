@@ -200,7 +200,7 @@ class Circuit:
         alone. Rows go by in blocks. A constant added to a row changes nothing. Raises
         `PathExpandError` where rows and columns are not the same tokens.
         """
-        check_count("k", k)
+        check_count("top", k)
         self._check_square("own token")
         ids = subset(tokens, self.matrix.shape[0], "tokens")
         hits = 0
@@ -451,6 +451,8 @@ def parse_chain(checkpoint: Checkpoint, heads: Heads) -> tuple[Head, ...]:
     (Head(layer=0, index=3), Head(layer=1, index=0))
     """
     given: Iterable[str | Head]
+    if not isinstance(heads, str | Head | Iterable):
+        raise PathExpandError("heads", wanted='such as "L0H3 > L1H0"', got=shown(heads))
     if isinstance(heads, str):
         given = heads.split(">") if heads.strip() else ()
     else:

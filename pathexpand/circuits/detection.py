@@ -96,6 +96,9 @@ class Detection(Tabled):
         >>> [head.label for head in detect(load("two-layer").checkpoint).passing("induction")]
         ['L1H0']
         """
+        if behaviour not in self.behaviours:
+            wanted = f"one of {', '.join(self.behaviours)}"
+            raise PathExpandError("behaviour", wanted=wanted, got=shown(behaviour))
         values = self.scores[:, self.behaviours.index(behaviour)]
         order = np.argsort(-np.nan_to_num(values, nan=-1), kind="stable")
         return tuple(self.heads[n] for n in order if values[n] >= self.threshold)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pathexpand.errors import PathExpandError
 from pathexpand.model.shown import shown
 from pathexpand.table.analysis_table import AnalysisTable, Field, Summary
+from pathexpand.table.figures import counted
 
 if TYPE_CHECKING:
     from pathexpand.circuits.importance import Estimate, Importance, Term
@@ -80,7 +81,7 @@ def _about(found: Importance) -> tuple[tuple[str, str], ...]:
     prompts = f"{count:,} prompt{'' if count == 1 else 's'}"
     stopped = ", stopped before the end" if found.stopped else ""
     name = f"{found.text}: " if found.text else ""
-    text = f"{name}{prompts}, {total:,} tokens predicted{stopped}"
+    text = f"{name}{prompts}, {counted(total, 'token')} predicted{stopped}"
     return (("model", found.model), ("text", text), ("unit", "nats a token"))
 
 

@@ -81,7 +81,7 @@ def largest(
     >>> found.rows.tolist(), found.columns.tolist(), found.values.tolist()
     ([1, 1], [1, 0], [-8.0, 6.0])
     """
-    check_count("k", k)
+    check_count("top", k)
     check_by(by)
     _check_finite(matrix)
     own_rows = subset(rows, matrix.shape[0], "rows")
@@ -106,7 +106,7 @@ def largest_in_rows(
     >>> largest_in_rows(Factored([[1], [2]], [[3, -4]]), 1).columns.tolist()
     [[0], [0]]
     """
-    check_count("k", k)
+    check_count("top", k)
     check_by(by)
     _check_finite(matrix)
     ids = subset(rows, matrix.shape[0], "rows")

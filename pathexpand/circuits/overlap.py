@@ -140,7 +140,7 @@ class Deletions(Tabled):
         rows = [(each.earlier, each.later, each.cosine, each.share) for each in self.found[:top]]
         return AnalysisTable(
             "deletion",
-            (*self.about, ("pairs", f"{len(self.found)}")),
+            (*self.about, ("pairs", f"{len(self.found):,}")),
             (
                 Field("earlier", "text"),
                 Field("later", "text"),

@@ -162,6 +162,8 @@ class _State:
         rest = self.kept[self.top :]
         self.kept = self.kept[: self.top] + [entry for entry in rest if entry[0] > near > 0]
         self.bound = max(self.bound, *(s + sized.lost for s, _ in rest if not s > near > 0), 0.0)
+        if found.interrupted:
+            raise KeyboardInterrupt  # it ends the search among query paths, too
 
     def found(self, query: Leg, key: Leg, ahead: float) -> FoundPairs:
         """Give what was found; `ahead` bounds the pairs of query paths not looked at."""

@@ -156,7 +156,8 @@ def compositions(query: Leg, key: Leg) -> dict[str, tuple[float, int]]:
         COMPOSITIONS, ((False, False), (True, False), (False, True), (True, True)), strict=True
     ):
         (left, some), (right, others) = parts[0][in_query], parts[1][in_key]
-        found[name] = (float(left @ right), some * others)
+        # Of no pairs the sum is nothing, not what rounding makes of it.
+        found[name] = (float(left @ right) if some * others else 0.0, some * others)
     return found
 
 

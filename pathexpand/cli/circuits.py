@@ -50,7 +50,7 @@ _GOES_WITH = {
 )
 @click.option("--ov", metavar="HEADS", help="What the tokens a head attends to do to the logits.")
 @click.option("--qk", metavar="HEAD", help="Which key tokens each query token attends to.")
-@click.option("--skip-trigrams", metavar="HEAD", help="Source … destination → output of one head.")
+@click.option("--skip-trigrams", metavar="HEAD", help="Source ... destination, output of a head.")
 @click.option("--bigrams", is_flag=True, help="The direct path: which token follows which.")
 @click.option(
     "--virtual", nargs=2, metavar="WRITER READER", help='What one reads of another: "L0H3 L1H0.k".'

@@ -26,7 +26,7 @@ _REMEDY = 'a prompt that itself starts with { is written as {"text": "{ …"}'
 @click.command(
     short_help="Rank a model's paths over many prompts.",
     epilog="A file of JSON lines (its name ends in .jsonl, or its first line starts with {) has "
-    'one {"text": …} or {"tokens": [1, 2]} a line, if wanted with a "target" of its own. In any '
+    'one {"text": ...} or {"tokens": [1, 2]} a line, if wanted with a "target" of its own. In any '
     "other file each line is a prompt as it stands. Blank lines are passed over.",
 )
 @click.option(

@@ -51,7 +51,7 @@ def _checked(
     "file",
     metavar="FILE",
     help="A text, cut into prompts of the model's context; - is standard input. A .jsonl file has "
-    'a prompt a line, {"text": …} or {"tokens": [1, 2]}. Without one an embedded model reads a '
+    'a prompt a line, {"text": ...} or {"tokens": [1, 2]}. Without one an embedded model reads a '
     "short example.",
 )
 @click.option(
@@ -96,9 +96,9 @@ def importance(
 ) -> None:
     """Measure how much paths of each kind matter to a model's next-token loss.
 
-    Attention patterns are held fixed. Paths of order 0, 1, 2, … join one after another; those of
-    one layer or head join the direct path alone, or are left out of the sum of all. Ctrl-C stops
-    with the prompts that are done.
+    Attention patterns are held fixed. Paths of order 0, 1, 2 and so on join one after another;
+    those of one layer or head join the direct path alone, or are left out of the sum of all. Ctrl-C
+    stops with the prompts that are done.
     """
     context = click.get_current_context(silent=True)
     if file is not None and prompts:

@@ -56,12 +56,14 @@ def read_network(
     720
     """
     if model is not None:
-        given = any(size is not None for size in (layers, heads, neurons, mlp))
+        given = any(size is not None for size in (layers, heads, neurons))
         if given or parallel or positions or biases or unembed_bias:
-            raise click.UsageError("A --model has its own sizes and sources.", _context())
+            raise click.UsageError(
+                "A --model has its own sizes and sources, but for --mlp.", _context()
+            )
         from pathexpand.api import load
 
-        return load(model).network
+        return load(model, mlp=mlp or "source").network  # type: ignore[arg-type]
     if heads is None or (layers is None and "," not in heads):
         raise click.UsageError("Give --layers and --heads, or --model.", _context())
     from pathexpand.symbolic import Network
@@ -134,7 +136,7 @@ _OPTIONS: list[Callable[[Command], Command]] = [
         "--mlp",
         type=click.Choice(["source", "frozen", "neurons"]),
         help="Take each MLP's output as a source, each MLP as one component with frozen gates, or "
-        "its --neurons.",
+        "its neurons: --neurons, or those of the --model.",
     ),
     click.option(
         "--parallel", is_flag=True, help="Let heads and MLP of a layer read the same stream."

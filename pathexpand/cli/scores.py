@@ -25,7 +25,9 @@ DEFAULT_HEAD = "L1H0"  # the induction head of the embedded two-layer model
     "with ALiBi, (alibi) close the sum.",
 )
 @attended
-@click.option("--head", metavar="HEAD", help="Such as L1H0.")
+@click.option(
+    "--head", metavar="HEAD", help=f"Such as L1H0. Default: {DEFAULT_HEAD}, in an embedded model."
+)
 @click.option(
     "--key",
     type=int,

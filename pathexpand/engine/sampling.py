@@ -87,7 +87,7 @@ class Estimate:
     effective_size: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sample:
     """Named paths drawn with probability proportional to contribution².
 
@@ -114,6 +114,11 @@ class Sample:
     def __len__(self) -> int:
         """Give the number of paths drawn."""
         return len(self.paths)
+
+    def __repr__(self) -> str:
+        """Say how many were drawn, out of how many."""
+        paths = f"{self.draws:,} draws of {self.named_count:,} paths with named positions"
+        return f"Sample({paths}, energy {self.energy:.6g}, seed {self.seed})"
 
     def estimate(self, function: Callable[[NamedPath, float], float]) -> Estimate:
         """Estimate Σ function(path, contribution) over all named paths of the query.

@@ -79,7 +79,7 @@ class Found:
     above it (0 where there are none, infinite where they were not looked at). `certified` says
     that no unlisted path within the order is larger than a listed one. `expanded` are the
     suffixes whose paths were valued and whose continuations were bounded, each as its components
-    from early to late.
+    from early to late. `interrupted` says that Ctrl-C ended it.
     """
 
     paths: tuple[Path, ...]
@@ -88,6 +88,7 @@ class Found:
     certified: bool
     visited: int
     expanded: tuple[Word, ...]
+    interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,7 +162,7 @@ def search(
             if report is not None:
                 report(hunt.progress(time.monotonic() - start))
     except KeyboardInterrupt:
-        pass  # `left` bounds all that was not visited when the last batch was taken
+        hunt.interrupted = True  # `left` bounds all that was not visited with the last batch
     return hunt.found(left)
 
 
@@ -177,6 +178,7 @@ class Hunt:
         self.query, self.best, self.max_order = query, best, max_order
         self.longer_bound, self.dropped = 0.0, 0.0
         self.expanded: list[Word] = []
+        self.interrupted = False
 
     def settle(self, left: float, size: Callable[[Path], float]) -> Found:
         """Rank the best paths by their own sizes; `left` bounds what still waits.
@@ -200,6 +202,7 @@ class Hunt:
             certified=certified,
             visited=self.best.visited,
             expanded=tuple(self.expanded),
+            interrupted=self.interrupted,
         )
 
     def _settled(
@@ -211,7 +214,7 @@ class Hunt:
             for _, path in kept:
                 exact.append((abs(size(path)), path))
         except KeyboardInterrupt:
-            pass  # the last may have been cut off between being worked out and being noted
+            self.interrupted = True  # the last may have been worked out and not noted
         rest = kept[len(exact) :]
         # Sizes of the search differ from those of paths by themselves in their last digits.
         waiting = [self.best.most(found, path) * (1 + 1e-9) for found, path in rest]

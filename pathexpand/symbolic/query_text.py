@@ -2,44 +2,48 @@
 
 A query says which paths are meant, step by step from the source to the logits:
 
-  embed > * > L1H6        from the embedding, through anything or nothing, to L1H6
-  * > L0H* > *            through at least one head of layer 0
-  embed > (!L0H3)*        from the embedding and not through L0H3
-  * > L3N210              to the logits through neuron 210 of layer 3
-  not embed > L0H1        all paths but this one
+  embed > * > L1H6      from the embedding, through anything or nothing, to L1H6
+  * > L0H* > *          through at least one head of layer 0
+  embed > (!L0H3)*      from the embedding and not through L0H3
+  * > L3N210            to the logits through neuron 210 of layer 3
+  not embed > L0H1      all paths but this one
 
-Steps are separated by > (or -> or →). The first step may be a source; if it is not, any source
-is meant.
+Steps are separated by > (or -> or →). The first step may be a source; if it is
+not, any source is meant.
 
-  embed, pos, L0bias, b_U       this source
-  type, embedbias               token types, the constant of a norm after the embedding
-  L3M, L3Mbias                  the output of layer 3's MLP, the constants of that MLP
-  L*bias, L0-3bias              a constant of any layer, of layers 0 to 3; so too L*M, L*Mbias
-  {embed, pos}                  one of these sources
-  !pos, !{pos, L*bias}          any source but these
-  any                           any source; alone it means the direct paths
+  embed, pos, L0bias    this source; so too b_U
+  type, embedbias       token types, the constant of a norm after the embedding
+  L3M, L3Mbias          the output of layer 3's MLP, the constants of that MLP
+  L*bias, L0-3bias      a constant of any layer, of layers 0 to 3; so too L*M
+  {embed, pos}          one of these sources
+  !pos, !{pos, L*bias}  any source but these
+  any                   any source; alone it means the direct paths
 
-All other steps are components: heads, and neurons or whole MLPs where the network has them.
+All other steps are components: heads, and neurons or whole MLPs where the
+network has them.
 
-  L1H6, L3N210                  this head, this neuron
-  L3M                           the whole MLP of layer 3, if it is a component: then it is no source
-  L1H*, L*H6, L0-3H*, L1H0-5    one head of a layer, of a number, of layers 0 to 3, of heads 0 to 5
-  L3N*, L0-3N0-99, L*M          one neuron, one MLP in the same way
-  {L0H1, L3N*}                  one of these components
-  !L0H1, !{L0H1, L3N*}          one component, but none of these
-  .                             one component, any
-  *                             any number of any components, also none
-  +                             at least one of any components
-  (L0H1 > L1H2 | L0H3)          one piece or the other
-  (L0H1 > L1H2)?                ? right after a step makes it optional
-  {L0H1, L1H*}+                 + right after a step takes it at least once
-  (L1H*)*                       * right after ) or } or . takes it any number of times
+  L1H6, L3N210          this head, this neuron
+  L3M                   the whole MLP of layer 3, if it is a component and no
+                        source
+  L1H*, L*H6, L0-3H*    one head of a layer, of a number, of layers 0 to 3
+  L1H0-5                one of heads 0 to 5
+  L3N*, L0-3N0-99, L*M  one neuron, one MLP in the same way
+  {L0H1, L3N*}          one of these components
+  !L0H1, !{L0H1, L3N*}  one component, but none of these
+  .                     one component, any
+  *                     any number of any components, also none
+  +                     at least one of any components
+  (L0H1 > L1H2 | L0H3)  one piece or the other
+  (L0H1 > L1H2)?        ? right after a step makes it optional
+  {L0H1, L1H*}+         + right after a step takes it at least once
+  (L1H*)*               * right after ) or } or . takes it any number of times
 
-Without parentheses | parts the whole query: embed > L0H1 | L0H3 asks for embed > L0H1, and for
-L0H3 from any source. L0H* is one head of layer 0. To repeat a label with *, put it in
-parentheses: (L0H*)*.
-The word not, at the very start, asks for all paths that the rest of the query does not match.
-Labels that the network does not have are refused. In a shell, put the query in single quotes.
+Without parentheses | parts the whole query: embed > L0H1 | L0H3 asks for
+embed > L0H1, and for L0H3 from any source. L0H* is one head of layer 0. To
+repeat a label with *, put it in parentheses: (L0H*)*.
+The word not, at the very start, asks for all paths that the rest of the query
+does not match. Labels that the network does not have are refused. In a shell,
+put the query in single quotes.
 """
 
 from __future__ import annotations

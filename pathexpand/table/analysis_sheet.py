@@ -8,7 +8,7 @@ from pathexpand.table.figures import Scale, percent, whole
 from pathexpand.table.path_sheet import mark
 from pathexpand.table.sheet import Closing, Column, Line, Sheet
 from pathexpand.table.shorten import shorten_end, shorten_path
-from pathexpand.table.spelling import visible
+from pathexpand.table.spelling import plain, visible
 
 if TYPE_CHECKING:
     from pathexpand.table.analysis_table import AnalysisTable, Field
@@ -33,29 +33,33 @@ def analysis_sheet(table: AnalysisTable, *, ascii: bool) -> Sheet:
         ),
         closing=tuple(
             Closing(
-                visible(each.label, ascii=ascii),
+                _said(each.label, ascii=ascii),
                 "" if each.value is None else scale.write(each.value),
                 "",
-                visible(each.remark, ascii=ascii),
+                _said(each.remark, ascii=ascii),
             )
             for each in table.closing
         ),
-        claims=tuple(visible(claim, ascii=ascii) for claim in table.claims),
+        claims=tuple(_said(claim, ascii=ascii) for claim in table.claims),
         good=table.good,
     )
 
 
 def _line(label: str, text: str, *, ascii: bool) -> Line:
-    shown = visible(text, ascii=ascii)
-    return Line(visible(label, ascii=ascii), shown)
+    return Line(_said(label, ascii=ascii), _said(text, ascii=ascii))
+
+
+def _said(text: str, *, ascii: bool) -> str:
+    """Write our own words: signs have a spelling in ASCII."""
+    return plain(text) if ascii else visible(text)
 
 
 def _column(field: Field, values: list[Any], *, ascii: bool) -> Column:
-    cells = tuple(_cells(field, values, ascii=ascii))
+    cells, name = tuple(_cells(field, values, ascii=ascii)), _said(field.name, ascii=ascii)
     if field.kind not in ("text", "token"):
-        return Column(field.name, cells, right=field.kind != "flag", leave=field.leave)
+        return Column(name, cells, right=field.kind != "flag", leave=field.leave)
     return Column(
-        field.name,
+        name,
         cells,
         literal=True,
         shorten=lambda row, room: _shorter(cells[row], room, mark(ascii=ascii)),
@@ -74,6 +78,8 @@ def _cells(field: Field, values: list[Any], *, ascii: bool) -> list[str]:
         return ["-" if value is None else whole(value) for value in values]
     if field.kind == "flag":
         return ["-" if value is None else ("yes" if value else "no") for value in values]
+    if field.kind == "text":
+        return ["" if value is None else _said(value, ascii=ascii) for value in values]
     return ["" if value is None else visible(value, ascii=ascii) for value in values]
 
 

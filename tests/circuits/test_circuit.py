@@ -178,9 +178,9 @@ def test_a_split_that_is_another_head_is_seen() -> None:
         (lambda c: qk(c, "L0H1", offset=1), "no rotary positions"),
         (lambda c: ov(c, "L0H1").entry(13, 0), "an id from 0 to 12"),
         (lambda c: ov(c, "L0H1").entry(True, 0), "token"),
-        (lambda c: ov(c, "L0H1").top(0), "k"),
+        (lambda c: ov(c, "L0H1").top(0), "top"),
         (lambda c: ov(c, "L0H1").directions(0), "directions"),
-        (lambda c: ov(c, "L0H1").self_in_top(0), "k"),
+        (lambda c: ov(c, "L0H1").self_in_top(0), "top"),
         (lambda c: ov(c, "L0H1").top(1, rows=[13]), "rows"),
     ],
 )

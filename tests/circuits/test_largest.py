@@ -190,7 +190,7 @@ def test_what_is_not_finite_is_refused(bad: float) -> None:
 def test_wrong_options_are_refused() -> None:
     matrix = Factored([[1.0]], [[2.0]])
     for k in (0, -1, 1.5, True, "3"):
-        with pytest.raises(PathExpandError, match="k: wanted a whole number"):
+        with pytest.raises(PathExpandError, match="top: wanted a whole number"):
             largest(matrix, k)  # type: ignore[arg-type]
     with pytest.raises(PathExpandError, match="by"):
         largest(matrix, 1, by="norm")  # type: ignore[arg-type]
