@@ -14,6 +14,7 @@ from pathexpand.circuits.legs import Leg
 from pathexpand.circuits.pairs import Pair
 from pathexpand.circuits.scores import Scored, path_size
 from pathexpand.engine.rounding import gamma
+from pathexpand.engine.search import Budget
 from pathexpand.laws.cut import cut
 from pathexpand.laws.result import Deviation, LawResult, judged, not_applicable, unequal
 from pathexpand.symbolic import Head, Path
@@ -21,6 +22,7 @@ from pathexpand.symbolic import Head, Path
 Array = npt.NDArray[Any]
 _MOST_HEADS = 12  # whose scores are expanded
 _MOST_PAIRS = 20_000  # that are worked out one by one
+_NODES = 50  # suffixes that are looked at for each head
 
 
 def check_scores(run: Run, *, position: int | None = None, top: int = 5) -> LawResult:
@@ -49,7 +51,8 @@ def _closes(run: Run, head: Head, place: int, top: int) -> Iterator[Deviation]:
     keys = [int(key) for key in np.argsort(-row, kind="stable")[:2] if row[key] > 0]
     if not keys:
         return
-    table = run.scores(head, place, keys[0], top=top)
+    budget = Budget(nodes=_NODES)  # sums close however far the ranking came
+    table = run.scores(head, place, keys[0], top=top, budget=budget)
     alone = _dense(run, head, place)
     total = sum(each.value for each in table.compositions) + (table.alibi or 0.0)
     yield Deviation(abs(alone[keys[0]] - table.sum), table.gap_bound, f"sum of {head}")
@@ -57,7 +60,7 @@ def _closes(run: Run, head: Head, place: int, top: int) -> Iterator[Deviation]:
     yield unequal(sum(each.pairs for each in table.compositions), table.pair_count, "pairs")
     if len(keys) < 2 or run.model.config.attn_scores_soft_cap is not None:
         return
-    why = run.why(head, place, keys[0], over=keys[1], top=top)
+    why = run.why(head, place, keys[0], over=keys[1], top=top, budget=budget)
     logs = np.log(row[keys[0]]) - np.log(row[keys[1]])
     # The softmax rounds each weight by a few units of itself, and its exponent by units of what
     # goes into it: the scores and their maximum.

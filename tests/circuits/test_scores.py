@@ -261,3 +261,28 @@ def test_alibi_is_a_line_of_its_own(tmp_path: Path) -> None:
     assert table.alibi is not None and table.alibi < 0 and table.closes
     assert abs(table.dense - table.sum) == abs(table.gap)
     assert "(alibi)" in table.to_csv() and "ALiBi" in str(table)
+
+
+def test_ctrl_c_within_a_search_ends_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that is interrupted gives what it has; no other one is begun after it."""
+    run = small(5, sizes={"n_layers": 3}).run([3, 1, 4, 1, 5, 9, 2])
+    right, begun, interrupted = pairs.search, [], []
+
+    def search(tree: Any, query: Any, **options: Any) -> Any:
+        begun.append(1)
+        if len(begun) == 2:
+            sound = tree.bounds
+
+            def bounds(*given: Any) -> Any:
+                if not interrupted:
+                    interrupted.append(1)
+                    raise KeyboardInterrupt
+                return sound(*given)
+
+            tree.bounds = bounds
+        return right(tree, query, **options)
+
+    monkeypatch.setattr(pairs, "search", search)
+    table = run.scores("L2H0", 6, 3, top=7)
+    assert interrupted and len(begun) == 2
+    assert not table.certified and table.closes
