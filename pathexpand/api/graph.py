@@ -15,12 +15,13 @@ from pathexpand.errors import ModelError, PathExpandError
 from pathexpand.features.fit import check_units, reconstruction
 from pathexpand.features.formats import load_units
 from pathexpand.features.graph import Attribution, Graph, Logits, graph
-from pathexpand.features.influence import EDGES, NODES
+from pathexpand.features.influence import EDGES, NODES, check_shares
 from pathexpand.features.replacement import replacement
 from pathexpand.features.streaming import pruned_graph
 from pathexpand.features.unit import UnitSet
 from pathexpand.model.checkpoint import EMBEDDED, EMBEDDED_FOLDER
 from pathexpand.model.forward import capped
+from pathexpand.model.shown import shown
 from pathexpand.model.tokenizer import show_token
 from pathexpand.target import LogitTarget, TargetLike, read_target
 
@@ -47,6 +48,7 @@ def run_graph(
 ) -> Graph:
     """Put units into a run and work out the graph, whole or pruned as it is made."""
     check_counts(top_logits, zero_positions, names=("top_logits", "zero_positions"))
+    shares = _shares(prune)
     units, fit = read_features(run, features, force=force, folded=folded)
     place = run.position(position)
     logits = _logits(run, targets, place, top_logits, probability)
@@ -67,10 +69,20 @@ def run_graph(
         logit_names=[show_token(tokenizer, int(token)) for token in logits.tokens],
         position=place,
     )
-    if prune is False:
+    if shares is None:
         return graph(whole, report=report)
-    nodes, edges = (NODES, EDGES) if prune is True else prune
-    return pruned_graph(whole, nodes=nodes, edges=edges, report=report)
+    return pruned_graph(whole, nodes=shares[0], edges=shares[1], report=report)
+
+
+def _shares(prune: bool | tuple[float, float]) -> tuple[float, float] | None:
+    """Give the shares of influence to keep, or None to keep all."""
+    if isinstance(prune, bool):
+        return (NODES, EDGES) if prune else None
+    if not isinstance(prune, tuple | list) or len(prune) != 2:
+        wanted = "true, false, or two shares such as (0.8, 0.98)"
+        raise PathExpandError("prune", wanted=wanted, got=shown(prune))
+    check_shares(*prune)
+    return prune[0], prune[1]
 
 
 def read_features(
@@ -129,12 +141,16 @@ def _logits(
                 wanted = "single tokens"
                 raise PathExpandError("targets of a graph", wanted=wanted, got="a difference")
             tokens.append(what.token)
+        if not tokens:
+            raise PathExpandError("targets of a graph", wanted="at least one token", got="none")
         chosen = np.array(list(dict.fromkeys(tokens)), dtype=np.intp)
         return Logits(chosen, odds[chosen])
     if isinstance(probability, bool) or not 0 < probability <= 1:
         wanted = "a number above 0, at most 1"
         raise PathExpandError("probability", wanted=wanted, got=repr(probability)[:40])
-    order = np.argsort(-odds, kind="stable")[: max(most, 1)]
+    if not most:
+        raise PathExpandError("top_logits", wanted="at least 1", got="0")
+    order = np.argsort(-odds, kind="stable")[:most]
     enough = int(np.searchsorted(np.cumsum(odds[order]), probability)) + 1
     chosen = order[:enough].astype(np.intp)
     return Logits(chosen, odds[chosen])
