@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
@@ -12,18 +13,18 @@ import numpy.typing as npt
 
 from pathexpand.api.given import check_counts
 from pathexpand.errors import ModelError, PathExpandError
-from pathexpand.features.fit import check_units, reconstruction
+from pathexpand.features.fit import check_units, first_counted, reconstruction
 from pathexpand.features.formats import load_units
 from pathexpand.features.graph import Attribution, Graph, Logits, graph
 from pathexpand.features.influence import EDGES, NODES, check_shares
 from pathexpand.features.replacement import replacement
 from pathexpand.features.streaming import pruned_graph
 from pathexpand.features.unit import UnitSet
-from pathexpand.model.checkpoint import EMBEDDED, EMBEDDED_FOLDER
+from pathexpand.model.checkpoint import EMBEDDED, EMBEDDED_FOLDER, Checkpoint
 from pathexpand.model.forward import capped
 from pathexpand.model.shown import shown
 from pathexpand.model.tokenizer import show_token
-from pathexpand.target import LogitTarget, TargetLike, read_target
+from pathexpand.target import DifferenceTarget, LogitTarget, TargetLike, read_target
 
 if TYPE_CHECKING:
     from pathexpand.api.run import Run
@@ -49,15 +50,21 @@ def run_graph(
     """Put units into a run and work out the graph, whole or pruned as it is made."""
     check_counts(top_logits, zero_positions, names=("top_logits", "zero_positions"))
     shares = _shares(prune)
-    units, fit = read_features(run, features, force=force, folded=folded)
+    if zero_positions > len(run.tokens):
+        wanted = f"at most the {len(run.tokens)} positions of this prompt"
+        raise PathExpandError("zero_positions", wanted=wanted, got=str(zero_positions))
+    units, fit = read_features(
+        run, features, zero_positions=zero_positions, force=force, folded=folded
+    )
     place = run.position(position)
+    run = _until(run, place)
     logits = _logits(run, targets, place, top_logits, probability)
     made = replacement(
         run.model.weights,
         run.model.config,
         run.dense,
         units,
-        zero_positions=min(zero_positions, len(run.tokens)),
+        zero_positions=zero_positions,
         fit=fit,
     )
     tokenizer = run.model.tokenizer
@@ -74,6 +81,16 @@ def run_graph(
     return pruned_graph(whole, nodes=shares[0], edges=shares[1], report=report)
 
 
+def _until(run: Run, place: int) -> Run:
+    """Give the run up to a position, where nothing behind it can matter."""
+    if run.model.config.attention_dir != "causal" or place + 1 == len(run.tokens):
+        return run
+    from pathexpand.api.run import Run as Cut
+    from pathexpand.api.run import cut_row
+
+    return Cut(run.model, cut_row(run.dense, 0, place + 1))
+
+
 def _shares(prune: bool | tuple[float, float]) -> tuple[float, float] | None:
     """Give the shares of influence to keep, or None to keep all."""
     if isinstance(prune, bool):
@@ -86,40 +103,73 @@ def _shares(prune: bool | tuple[float, float]) -> tuple[float, float] | None:
 
 
 def read_features(
-    run: Run, features: Features, *, force: bool = False, folded: bool = False
+    run: Run,
+    features: Features,
+    *,
+    zero_positions: int = 0,
+    force: bool = False,
+    folded: bool = False,
 ) -> tuple[UnitSet, str]:
     """Give the units, read from a directory if need be, and say how well they fit this run.
 
-    None are the embedded model's own.
+    None are those that come with the package for this model. Neither a start token nor the first
+    `zero_positions` count in the fit.
 
     Raises `ModelError` for units that do not fit the model, or that miss more than they find on
     this prompt (unless `force`), and `FileError`.
     """
     if features is None:
-        name = run.model.config.model_name
-        units = replace(load_units(own_features(name)), name=f"those of {name}")
+        place, name = own_features(run.model.checkpoint)
+        units = replace(load_units(place), name=f"those of {name}")
     else:
         units = features if isinstance(features, UnitSet) else load_units(features)
     units = check_units(units, run.model.checkpoint, folded=folded)
-    measured = reconstruction(units, run, force=force, folded=folded)
-    known = [each for each in measured.closing if each.value is not None]
-    parts = ", ".join(f"{each.label} {each.value:.4g}" for each in known)
-    return units, f"{units.name}: {parts}"
+    first = max(zero_positions, first_counted(run.model.checkpoint, run.dense))
+    if not run.dense.mask[0, first:].any():
+        return units, f"{units.name}: not measured, no position has features"
+    measured = reconstruction(units, run, first=first, force=force, folded=folded)
+    parts = [
+        f"{each.label} {each.remark if each.value is None else format(each.value, '.4g')}"
+        for each in measured.closing
+    ]
+    return units, f"{units.name}: {', '.join(parts)}"
 
 
-def own_features(model: str) -> FilePath:
-    """Give the directory of the features that come with an embedded model."""
-    places = {name: EMBEDDED_FOLDER / name / "features" for name in EMBEDDED}
-    own = places.get(model)
-    if own is not None and own.is_dir():
-        return own
-    known = [name for name, place in places.items() if place.is_dir()]
+def own_features(checkpoint: Checkpoint) -> tuple[FilePath, str]:
+    """Give the directory of the features that come with the package for a model, and its name.
+
+    An embedded model is known by its name, others by the digest of their weights.
+    """
+    config = checkpoint.config
+    known = embedded_features()
+    for name, (place, about) in known.items():
+        if name in EMBEDDED and config.model_name == name:
+            return place, name
+        size = about["n_layers"], about["d_model"]
+        alike = size == (config.n_layers, config.d_model)  # reading all weights takes its time
+        if alike and checkpoint.digest() == about["sha256"]:
+            return place, name
     raise ModelError(
         "features",
         wanted="a directory of trained features",
         got="none",
-        remedy=f"{', '.join(known) or 'no model'} has some of its own",
+        remedy=f"those of {' and '.join(known) or 'no model'} come with the package",
     )
+
+
+def embedded_features() -> dict[str, tuple[FilePath, dict[str, Any]]]:
+    """Give the features that come with the package: by model their directory and whose they are.
+
+    >>> list(embedded_features())
+    ['stories260k', 'two-layer']
+    """
+    found = {}
+    files = (*EMBEDDED_FOLDER.glob("*/training.json"), *EMBEDDED_FOLDER.glob("*/*/training.json"))
+    for file in sorted(files):
+        about = json.loads(file.read_text(encoding="utf-8")).get("model")
+        if isinstance(about, dict) and "sha256" in about:  # a model's own has none
+            found[about["name"]] = file.parent, about
+    return found
 
 
 def _logits(
@@ -134,12 +184,16 @@ def _logits(
     odds = np.exp(logits - logits.max())
     odds /= odds.sum()
     if targets is not None:
+        if isinstance(targets, str) or not isinstance(targets, Sequence | np.ndarray):
+            wanted = "a list of tokens"
+            raise PathExpandError("targets of a graph", wanted=wanted, got=shown(targets))
         tokens = []
         for target in targets:
             what = read_target(run.model.checkpoint, target, centred=None)
             if not isinstance(what, LogitTarget):
                 wanted = "single tokens"
-                raise PathExpandError("targets of a graph", wanted=wanted, got="a difference")
+                got = "a difference" if isinstance(what, DifferenceTarget) else "a direction"
+                raise PathExpandError("targets of a graph", wanted=wanted, got=got)
             tokens.append(what.token)
         if not tokens:
             raise PathExpandError("targets of a graph", wanted="at least one token", got="none")

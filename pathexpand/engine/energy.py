@@ -291,14 +291,38 @@ def _through_heads(group: HeadGroup, seen: Seen, *, named: bool) -> Grown:
     reached = ((group.patterns != 0) & (seen.size > 0)[:, None]).any(axis=2)  # (head, query)
     size = np.maximum(size, FLOOR * reached)
     inner = np.swapaxes(mixed.reshape(heads, positions, d_head, d_head), 0, 1)
-    right = inner @ group.W_O  # (query, head, d_head, d_model)
-    total = group.outputs.T @ right.reshape(positions, heads * d_head, d_model)
     # The mix, the factor, two products over the heads' own spaces and over all heads.
     steps = 2 * positions + heads * d_head + d_head + 12
+    total = _squared(group, inner)
+    if total is None:
+        right = inner @ group.W_O  # (query, head, d_head, d_model)
+        total = group.outputs.T @ right.reshape(positions, heads * d_head, d_model)
+    else:
+        # K = L Lᵀ + E with |E| ≤ γ_{n+1} |L| |Lᵀ| (Higham, theorem 10.3), and |L|² = tr K ≤ √n |K|.
+        steps = int((steps + d_head + 2) * np.sqrt(d_head)) + 1
     square = (group.W_O**2).sum(axis=(1, 2))  # (head,)
     slack = gamma(steps) * (square @ size)  # (query,)
     slack += FLOOR * (group.W_O.any(axis=(1, 2)) @ reached)
     return measured(total, slack)
+
+
+def _squared(group: HeadGroup, inner: Array) -> Array | None:
+    """Give Σ_h W_Oᵀ K W_O for K (query, head, d_head, d_head) by way of roots of K.
+
+    A product with its own transpose takes half the work. None where some K has no root: it is not
+    positive, as where there is nothing to see.
+    """
+    try:
+        roots = np.linalg.cholesky(inner)  # (query, head, d_head, d_head)
+    except np.linalg.LinAlgError:
+        return None
+    positions, heads, d_head, _ = roots.shape
+    d_model = group.W_O.shape[2]
+    half = (np.swapaxes(roots, 2, 3) @ group.W_O).reshape(positions, heads * d_head, d_model)
+    total = np.empty((positions, d_model, d_model))
+    for each, out in zip(half, total, strict=True):
+        np.matmul(each.T, each, out=out)  # numpy makes a symmetric product of this
+    return total
 
 
 def _weights(patterns: Array, seen: Seen, *, named: bool) -> tuple[Array, Array]:

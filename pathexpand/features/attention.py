@@ -20,6 +20,8 @@ from pathexpand.circuits.scores import Scored, check_contrast
 from pathexpand.engine.rounding import gamma
 from pathexpand.errors import PathExpandError, PromptError
 from pathexpand.features.graph import name_of
+from pathexpand.features.graph_table import check_top
+from pathexpand.features.paths import share
 from pathexpand.features.replacement import Node, Readers, Replacement
 from pathexpand.frozen import freeze
 from pathexpand.lowrank import Factored
@@ -75,21 +77,42 @@ class AttentionScore(Tabled):
         out: Array = self.keys @ self.queries.sum(axis=0)
         return out
 
-    def pair(self, query: int, key: int) -> float:
-        """Give the value of one pair of nodes, by number; −1 is the head's own constant."""
-        return float(self.queries[query] @ self.keys[key])
+    def pair(self, query: int | str, key: int | str) -> float:
+        """Give the value of one pair, by names such as "L0F3@2" or by numbers.
+
+        −1, or "b_Q" and "b_K", is the head's own constant. Raises `PathExpandError`.
+        """
+        return float(self.queries[self._row(query, "query")] @ self.keys[self._row(key, "key")])
+
+    def _row(self, node: int | str, side: str) -> int:
+        """Give the row of a node, or of the head's own constant."""
+        names = self.names(side)
+        if isinstance(node, str):
+            found = [n for n, name in enumerate(names) if name == node]
+            if len(found) != 1:
+                wanted = f"the name of one node, such as L0F3@2, or {names[-1]}"
+                got = f"that of {len(found)} nodes" if found else "none of this graph"
+                raise PathExpandError(f"{side} node {shown(node)}", wanted=wanted, got=got)
+            return found[0]
+        whole = isinstance(node, int | np.integer) and not isinstance(node, bool)
+        if not whole or not -1 <= node < len(names):
+            wanted = f"a name, or a number from -1 to {len(names) - 1}"
+            raise PathExpandError(f"{side} node", wanted=wanted, got=shown(node))
+        return int(node)
 
     def table(self, top: int = 10) -> AnalysisTable:
         """Tabulate the largest pairs by size: exactly these, none larger was left out."""
-        found = largest(Factored(self.queries, self.keys.T), top, by="size")
+        check_top(top)
+        # None at all are asked of nobody: `largest` gives at least one.
+        found = largest(Factored(self.queries, self.keys.T), max(top, 1), by="size")
         left, right = self.names("query"), self.names("key")
         rows, running = [], 0.0
         for rank, (row, column, value) in enumerate(
-            zip(found.rows, found.columns, found.values, strict=True), start=1
+            zip(found.rows[:top], found.columns[:top], found.values[:top], strict=True), start=1
         ):
             running += float(value)
-            share = float(value) / self.score if self.score else None
-            rows.append((rank, left[row], right[column], float(value), share, running))
+            part = share(float(value), self.score)
+            rows.append((rank, left[row], right[column], float(value), part, running))
         count = len(left) * len(right)
         over = [] if self.over is None else [("over", str(self.over))]
         return AnalysisTable(
@@ -128,7 +151,7 @@ def attention_score(
     keys = (key,) if over is None else (key, over)
     frozen = freeze(made.weights, made.config, made.run, row=made.row)
     if head not in frozen.places:
-        raise PathExpandError(f"head {head}", wanted="a head of the model", got="none of these")
+        raise no_head(head, made)
     _check_places(made, query, *keys)
     held = layer_scores(made.weights, made.config, made.run, head.layer, row=made.row)
     scored = Scored(made.weights, made.config, made.run, frozen, head, held, made.row)
@@ -154,6 +177,17 @@ def attention_score(
         each,
         scored.dense(query, keys),
         2 * float(bound),
+    )
+
+
+def no_head(head: Head, made: Replacement) -> PathExpandError:
+    """Give the error for a head that a run's model does not have."""
+    layers, heads = made.config.n_layers, made.config.n_heads
+    return PathExpandError(
+        f"head {head}",
+        wanted=f"a head of {layers} layers of {heads}",
+        got=head.label,
+        remedy="layers and heads count from 0",
     )
 
 

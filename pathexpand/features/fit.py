@@ -235,7 +235,7 @@ def reconstruction(
     """
     checkpoint, dense = run.model.checkpoint, run.dense
     units = check_units(units, checkpoint, folded=folded)
-    start = _first(checkpoint, dense, first)
+    start = first_counted(checkpoint, dense) if first is None else _first(dense, first)
     layers = _measured(units, checkpoint, dense, start)
     bad = [each for each in layers if each.missed is not None and each.missed > 1]
     if bad and not force:
@@ -249,12 +249,15 @@ def reconstruction(
     return _table(units, checkpoint, layers, start, good=not bad)
 
 
-def _first(checkpoint: Checkpoint, dense: Forward, given: int | None) -> int:
-    """Give where the positions begin that count."""
+def first_counted(checkpoint: Checkpoint, dense: Forward) -> int:
+    """Give where the positions begin that count: behind a start token, if the prompt has one."""
+    start = start_token(checkpoint)
+    more = dense.tokens.shape[1] > 1
+    return int(start is not None and more and int(dense.tokens[0, 0]) == start)
+
+
+def _first(dense: Forward, given: int) -> int:
     count = dense.tokens.shape[1]
-    if given is None:
-        start = start_token(checkpoint)
-        return int(start is not None and count > 1 and int(dense.tokens[0, 0]) == start)
     if type(given) is not int or not 0 <= given < count:
         raise PathExpandError("first", wanted=f"0 to {count - 1}", got=shown(given))
     return given
@@ -283,14 +286,26 @@ def _measured(units: UnitSet, checkpoint: Checkpoint, dense: Forward, start: int
     return out
 
 
+def _layers(units: UnitSet, count: int) -> str:
+    """Say of which layers a set is, in few words."""
+    if len(units) == count:
+        return "all layers"
+    return "its layers" if len(units) > 1 else f"layer {units.layers[0]}"
+
+
 def _table(
     units: UnitSet, checkpoint: Checkpoint, layers: list[_Layer], start: int, *, good: bool
 ) -> AnalysisTable:
     known = [each.missed for each in layers if each.missed is not None]
     total = sum(len(each.active) for each in layers) / layers[0].positions
-    closing = [Summary("L0 of all layers", total, "features on at a position, on average")]
+    named = f"L0 of {_layers(units, checkpoint.config.n_layers)}"
+    closing = [Summary(named, total, "features on at a position, on average")]
     if known:
         closing.append(Summary("mean FVU", float(np.mean(known))))
+    else:
+        counted = layers[0].positions
+        short = f"not measured: {counted} position{'' if counted == 1 else 's'} without variance"
+        closing.append(Summary("mean FVU", None, short))
     left = f"The first {start} positions are left out." if start > 1 else ""
     left = "The first position is left out." if start == 1 else left
     claims = (

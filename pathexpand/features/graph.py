@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.intp]
 _BLOCK = 2**27  # bytes of readings that are carried back together
 MOST = 12_000  # nodes of a graph whose weights are held whole
+_NAMED = 5  # logits, or nodes that a name may mean, that a line names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +45,12 @@ class Logits:
     tokens: Indices
     weights: Array
 
+    def __repr__(self) -> str:
+        """Give the first ids, and how many there are."""
+        ids = ", ".join(map(str, self.tokens[:_NAMED].tolist()))
+        more = ", …" if len(self.tokens) > _NAMED else ""
+        return f"Logits({len(self.tokens)}: {ids}{more})"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
@@ -52,7 +59,9 @@ class Graph:
     `logit_weights` (node,) says how much each logit counts, 0 elsewhere. `gap` (node,) is how far
     a target's row is off its value, `gap_bound` (node,) how far rounding explains. `remainder`
     (node,) is what a row lost to pruning: row + remainder = value. `made` and `unembed` are the run
-    it is of; a graph that was read from a file has none.
+    it is of; a graph that was read from a file has none. `fit` says how well the features do.
+
+    Graphs are equal if all they hold is, to the last bit, the run apart.
     """
 
     model: str
@@ -65,6 +74,7 @@ class Graph:
     remainder: Array
     made: Replacement | None = None
     unembed: Unembed | None = None
+    fit: str = ""
 
     def __post_init__(self) -> None:
         """Refuse sizes that do not fit together."""
@@ -76,6 +86,38 @@ class Graph:
         if not fits:
             wanted = f"a weight for each pair of {count} nodes"
             raise PathExpandError("graph", wanted=wanted, got=f"{self.weights.shape}")
+        if not self.fit and self.made is not None:
+            object.__setattr__(self, "fit", self.made.fit)
+
+    def __repr__(self) -> str:
+        """Name its model, count nodes and edges, and say whether it closes.
+
+        >>> from pathexpand.api import load
+        >>> load("two-layer").run("to be or not to").graph()
+        Graph('two-layer': 296 nodes, 2,641 edges, closes)
+        """
+        edges = int(np.count_nonzero(self.weights))
+        closes = "closes" if self.closes else "does not close"
+        return f"Graph({self.model!r}: {len(self.nodes):,} nodes, {edges:,} edges, {closes})"
+
+    def _repr_html_(self) -> str:
+        from pathexpand.features.graph_table import nodes_table
+
+        return nodes_table(self)._repr_html_()
+
+    def __eq__(self, other: object) -> bool:
+        """Compare nodes, names and numbers; the run behind them may be another."""
+        if not isinstance(other, Graph):
+            return NotImplemented
+        plain = (self.model, self.prompt, self.nodes) == (other.model, other.prompt, other.nodes)
+        names = ("weights", "logit_weights", "gap", "gap_bound", "remainder")
+        return plain and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in names
+        )
+
+    def __hash__(self) -> int:
+        """Hash what equal graphs have in common."""
+        return hash((self.model, self.prompt, len(self.nodes)))
 
     def paths(self, source: str | int, target: str | int, *, top: int = 10) -> EdgePaths:
         """Split an edge into the paths of heads (and skips) that carry it, ranked with a proof."""
@@ -88,6 +130,35 @@ class Graph:
         from pathexpand.features.graph_file import save_graph
 
         save_graph(self, file)
+
+    def to_json(
+        self,
+        *,
+        slug: str,
+        scan: str | None = None,
+        constants: Literal["drop", "nodes"] = "drop",
+        nodes: float | None = None,
+        edges: float | None = None,
+        most_links: int | None = None,
+        paths: bool = False,
+    ) -> str:
+        """Give the JSON that circuit-tracer's and Neuronpedia's pages open, as `graph_json` does.
+
+        `slug` is its name there. Raises `PathExpandError` for names that no page takes.
+        """
+        from pathexpand.features.export import graph_json, graph_text
+
+        document = graph_json(
+            self,
+            slug=slug,
+            scan=scan,
+            constants=constants,
+            nodes=nodes,
+            edges=edges,
+            most_links=most_links,
+            paths=paths,
+        )
+        return graph_text(document)
 
     def to_networkx(self) -> Any:
         """Give a `networkx.DiGraph`; raises `PathExpandError` without networkx."""
@@ -106,7 +177,7 @@ class Graph:
     ) -> AttentionScore:
         """Expand a head's attention score into pairs of this graph's nodes, query by key.
 
-        Without `query`, the last position looks; with `over`, what is expanded is the score of one
+        Without `query`, the position whose logits it explains looks; with `over`, what is expanded is the score of one
         key less that of another. Raises `PathExpandError`.
         """
         from pathexpand.features.attention import attention_score
@@ -114,7 +185,10 @@ class Graph:
         if self.made is None:
             wanted = "a graph of a run"
             raise PathExpandError("attention", wanted=wanted, got="one read from a file")
-        place = self.made.positions - 1 if query is None else query
+        logits = (node.position for node in self.nodes if node.kind == "logit")
+        own = next(logits, None)
+        last = self.made.positions - 1 if own is None else own
+        place = last if query is None else query
         found = head if isinstance(head, Head) else Head.parse(head)
         return attention_score(self.made, found, place, key, over=over)
 
@@ -152,7 +226,9 @@ class Graph:
         found = [n for n, each in enumerate(self.nodes) if node in (name_of(each), each.label)]
         if len(found) == 1:
             return found[0]
-        names = ", ".join(name_of(self.nodes[n]) for n in found[:5])
+        names = ", ".join(name_of(self.nodes[n]) for n in found[:_NAMED])
+        if len(found) > _NAMED:
+            names += f" and {len(found) - _NAMED} more"
         raise PathExpandError(
             f"node {shown(node)}",
             wanted="the name of one node, such as L3F17@4",
@@ -166,7 +242,7 @@ def name_of(node: Node) -> str:
     >>> name_of(Node("feature", "L3F17", 3, 4, index=17)), name_of(Node("constant", "L0bias", 0))
     ('L3F17@4', 'L0bias')
     """
-    return node.label if node.position is None else f"{node.label}@{node.position}"
+    return node.name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,6 +259,11 @@ class Attribution:
     names: tuple[str, ...]
     nodes: tuple[Node, ...]
     values: Array
+
+    def __repr__(self) -> str:
+        """Name its model, and count nodes and those that read."""
+        size = f"{len(self.nodes):,} nodes, {self.targets:,} of which read"
+        return f"Attribution({self.made.config.model_name!r}: {size})"
 
     @classmethod
     def of(
@@ -223,8 +304,8 @@ class Attribution:
         end = count - len(self.logits.tokens)
         readers, values = logit_readers(made, self.unembed, self.logits, self.position)
         weights = np.zeros((count - end, count))
-        weights[:, :sources], weights[:, end - 1] = made.edges(readers), readers.constants
-        bound = made.rounding(readers)
+        weights[:, :sources], bound = made.measured_edges(readers)
+        weights[:, end - 1] = readers.constants
         bound += _logit_rounding(made, self.unembed, self.logits, readers, self.position)
         yield Rows.of(np.arange(end, count), weights, values, bound)
         places = self._places()
@@ -236,9 +317,10 @@ class Attribution:
             for some in _blocks(readers, count):
                 one = readers.some(some)
                 weights = np.zeros((len(one.positions), count))
-                weights[:, :sources], weights[:, own[layer]] = made.edges(one), one.constants
+                weights[:, :sources], bound = made.measured_edges(one)
+                weights[:, own[layer]] = one.constants
                 values = active.pre[some]
-                bound = made.rounding(one) + _read_rounding(made, one, values)
+                bound += _read_rounding(made, one, values)
                 yield Rows.of(places[layer][some], weights, values, bound)
 
     def _places(self) -> dict[int, Indices]:

@@ -64,6 +64,7 @@ def save_graph(graph: Graph, file: str | FilePath) -> None:
         "format": _FORMAT,
         "model": graph.model,
         "prompt": list(graph.prompt),
+        "fit": graph.fit,
         "nodes": [asdict(node) for node in graph.nodes],
     }
     try:
@@ -107,10 +108,13 @@ def load_graph(file: str | FilePath) -> Graph:
         gap=arrays["gap"],
         gap_bound=arrays["gap_bound"],
         remainder=arrays["remainder"],
+        fit=head["fit"],
     )
 
 
 def _checked(file: str | FilePath) -> FilePath:
+    if not isinstance(file, str | FilePath):
+        raise FileError("graph", wanted="the name of a file", got=shown(file))
     place = FilePath(file)
     if place.suffix != _SUFFIX:
         raise FileError(f"{place}", wanted=f"a name that ends in {_SUFFIX} for a graph")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pathexpand.errors import PathExpandError
 from pathexpand.features.graph import Graph, name_of
 from pathexpand.features.influence import compared, node_influence, scores
+from pathexpand.features.replacement import Node
 from pathexpand.model.shown import shown
 from pathexpand.table import AnalysisTable, Field, Summary
 from pathexpand.table.shorten import shorten_tokens
@@ -29,7 +30,7 @@ def nodes_table(graph: Graph, *, top: int = 10, whole: Graph | None = None) -> A
     Logits stand over the table, constants in "closed" scores alone. Raises `PathExpandError` for a
     negative `top`, and for nodes that the whole graph has not.
     """
-    _check_top(top)
+    check_top(top)
     base = graph if whole is None else whole
     found = dict(zip(base.nodes, node_influence(base), strict=True))
     missing = [node for node in graph.nodes if node not in found]
@@ -76,7 +77,7 @@ def nodes_table(graph: Graph, *, top: int = 10, whole: Graph | None = None) -> A
             *_scored(base, "graph" if whole is None else "whole"),
             _largest_gap(graph),
         ),
-        (*_claims(graph, pruned=whole is not None), *of_whole),
+        (*_claims(graph, whole), *of_whole),
         graph.closes,
     )
 
@@ -95,7 +96,7 @@ def edges_table(
     incoming for what reads and outgoing for the rest. Shares are of the sum of |weight| over all
     that the target reads. Raises `PathExpandError` for nodes without such edges.
     """
-    _check_top(top)
+    check_top(top)
     n = graph.find(node)
     reads = bool(graph.is_target[n])
     if direction is None:
@@ -106,7 +107,7 @@ def edges_table(
         raise PathExpandError("direction", wanted="incoming or outgoing", got=shown(direction))
     if not reads:
         name = name_of(graph.nodes[n])
-        raise PathExpandError(f"node {name}", wanted="one that reads", got=f"a {_kind(graph, n)}")
+        raise PathExpandError(f"node {name}", wanted="one that reads", got=a_kind(graph.nodes[n]))
     return _incoming(graph, n, top)
 
 
@@ -132,7 +133,7 @@ def summary_table(graph: Graph, *, whole: Graph | None = None) -> AnalysisTable:
             *(line for name, each in graphs.items() for line in _scored(each, name)),
             _largest_gap(graph),
         ),
-        _claims(graph, pruned=whole is not None),
+        _claims(graph, whole),
         graph.closes,
     )
 
@@ -225,10 +226,9 @@ def _about(graph: Graph) -> tuple[tuple[str, str], ...]:
     logits.sort(key=lambda n: -graph.logit_weights[n])
     named = [f"{graph.nodes[n].label} {graph.logit_weights[n]:.3f}" for n in logits[:_NAMED]]
     more = f" and {len(logits) - _NAMED} more" if len(logits) > _NAMED else ""
-    fit = "" if graph.made is None else graph.made.fit
     return (
         ("model", graph.model),
-        *((("features", fit),) if fit else ()),
+        *((("features", graph.fit),) if graph.fit else ()),
         ("prompt", shorten_tokens(graph.prompt, _PROMPT_ROOM)),
         ("logits", ", ".join(named) + more),
     )
@@ -248,11 +248,12 @@ def _sizes(graph: Graph, whole: Graph | None) -> tuple[Summary, ...]:
 def _scored(graph: Graph, name: str) -> tuple[Summary, ...]:
     """Score a graph, as circuit-tracer does and closed; `name` says which graph it is."""
     plain, closed = scores(graph), scores(graph, closed=True)
+    said = "as circuit-tracer scores" if _is_comparable(graph) else "MLPs left out: not comparable"
     return (
         Summary(
             f"{name} replacement",
             plain.replacement,
-            f"completeness {plain.completeness:.4f}, as circuit-tracer scores",
+            f"completeness {plain.completeness:.4f}, {said}",
         ),
         Summary(
             f"{name} closed",
@@ -263,18 +264,68 @@ def _scored(graph: Graph, name: str) -> tuple[Summary, ...]:
 
 
 def _largest_gap(graph: Graph) -> Summary:
-    """Give the gap that is largest beside what rounding allows it."""
-    if not graph.is_target.any():
+    """Give the largest gap of what reads."""
+    targets = np.flatnonzero(graph.is_target)
+    if not targets.size:
         return Summary("largest gap", 0.0, "nothing reads")
-    n = int(np.argmax(abs(graph.gap)))
+    n = int(targets[np.argmax(abs(graph.gap[targets]))])
     said = f"{name_of(graph.nodes[n])}, rounding allows {graph.gap_bound[n]:.1e}"
     return Summary("largest gap", float(abs(graph.gap[n])), said)
 
 
-def _claims(graph: Graph, *, pruned: bool) -> tuple[str, ...]:
-    of = "What is kept and what is pruned" if pruned else "What is in the graph"
+def _claims(graph: Graph, whole: Graph | None) -> tuple[str, ...]:
+    pruned = whole is not None or bool(graph.remainder.any())
+    of = "What is kept and what is pruned add up" if pruned else "What is in the graph adds up"
     end = "up to rounding" if graph.closes else "only up to a gap that rounding does not explain"
-    return (f"{of} add up to what each feature and logit reads, {end}.",)
+    bare = _bare_layers(graph)
+    named = f"{_layers(bare)} {'has' if len(bare) == 1 else 'have'} no features"
+    mlps = "its MLP is one node" if len(bare) == 1 else "their MLPs are one node each"
+    return (
+        f"{of} to what each feature and logit reads, {end}.",
+        *((f"{named}: {mlps} at each position.",) if bare else ()),
+    )
+
+
+def _bare_layers(graph: Graph) -> list[int]:
+    """Give the layers whose MLPs no features stand for: each layer with features has a b_enc."""
+    own = {node.layer for node in graph.nodes if node.label == f"L{node.layer}b_enc"}
+    mlps = {node.layer for node in graph.nodes if node.kind == "mlp" and node.layer is not None}
+    return sorted(mlps - own)
+
+
+def _layers(layers: Sequence[int]) -> str:
+    """Name layers, runs of them by their ends.
+
+    >>> _layers([3]), _layers([0, 2, 3, 4, 7])
+    ('Layer 3', 'Layers 0, 2 to 4 and 7')
+    """
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    said: list[str] = []
+    for run in runs:
+        said += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+    last = said.pop()
+    listed = f"{', '.join(said)} and {last}" if said else last
+    return f"Layer{'' if len(layers) == 1 else 's'} {listed}"
+
+
+def _is_comparable(graph: Graph) -> bool:
+    """Say whether other tools would have the same nodes, constants apart.
+
+    An MLP that is a node beside features is none of theirs; at positions that were left out it is
+    a constant there, too.
+    """
+    if _bare_layers(graph):
+        return False
+    kinds = ("feature", "error")
+    places = {(node.layer, node.position) for node in graph.nodes if node.kind in kinds}
+    return not any(
+        node.kind == "mlp" and (node.layer, node.position) in places for node in graph.nodes
+    )
 
 
 def _closes(graph: Graph, n: int) -> bool:
@@ -284,6 +335,15 @@ def _closes(graph: Graph, n: int) -> bool:
 def _text(graph: Graph, n: int) -> str | None:
     position = graph.nodes[n].position
     return None if position is None else graph.prompt[position]
+
+
+def a_kind(node: Node) -> str:
+    """Name a node's kind with its article.
+
+    >>> a_kind(Node("error", "L1E", 1, 4)), a_kind(Node("mlp", "L1M", 1, 4))
+    ('an error', 'an MLP')
+    """
+    return {"error": "an error", "mlp": "an MLP"}.get(node.kind, f"a {node.kind}")
 
 
 def _kind(graph: Graph, n: int) -> str:
@@ -311,6 +371,11 @@ def _constants(graph: Graph, row: Array, constant: Sequence[bool] | Array) -> st
     return f"{named} and {more} more" if more > 0 else named or "none"
 
 
-def _check_top(top: int) -> None:
-    if type(top) is not int or top < 0:
-        raise PathExpandError("top", wanted="a whole number of rows", got=shown(top))
+def check_top(top: int) -> None:
+    """Refuse a number of rows that is not whole, or below 0.
+
+    >>> check_top(3)
+    """
+    whole = isinstance(top, int | np.integer) and not isinstance(top, bool)
+    if not whole or top < 0:
+        raise PathExpandError("top", wanted="a whole number of at least 0", got=shown(top))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pathexpand.errors import PathExpandError
 from pathexpand.features.graph import Graph
 from pathexpand.features.replacement import Node
+from pathexpand.model.shown import shown
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -54,7 +55,8 @@ def shares(weights: Array) -> Array:
     [[0.25, 0.75], [0.0, 0.0]]
     """
     sizes = abs(weights)
-    return np.asarray(sizes / np.maximum(sizes.sum(axis=1, keepdims=True), _LEAST))
+    sizes /= np.maximum(sizes.sum(axis=1, keepdims=True), _LEAST)
+    return np.asarray(sizes)
 
 
 def influence(part: Array, logits: Array) -> Array:
@@ -77,15 +79,20 @@ def influence(part: Array, logits: Array) -> Array:
 def node_influence(graph: Graph, *, closed: bool = False) -> Array:
     """Give the influence of each node: (node,); constants have none unless `closed`."""
     keep = np.ones(len(graph), dtype=bool) if closed else compared(graph)
-    return influence(shares(graph.weights * keep), graph.logit_weights)
+    return influence(_shares_among(graph.weights, keep), graph.logit_weights)
+
+
+def _shares_among(weights: Array, keep: Mask) -> Array:
+    """Give shares among some sources, the others left out."""
+    return shares(weights if keep.all() else weights * keep)
 
 
 def edge_influence(graph: Graph, *, closed: bool = False) -> Array:
     """Give the influence that passes along each edge: (target, source)."""
     keep = np.ones(len(graph), dtype=bool) if closed else compared(graph)
-    part = shares(graph.weights * keep)
-    through = influence(part, graph.logit_weights) + graph.logit_weights
-    return np.asarray(part * through[:, None])
+    part = _shares_among(graph.weights, keep)
+    part *= (influence(part, graph.logit_weights) + graph.logit_weights)[:, None]
+    return part
 
 
 def cut_at(scores: Array, share: float) -> float:
@@ -109,6 +116,8 @@ def prune(graph: Graph, *, nodes: float = NODES, edges: float = EDGES) -> Graph:
     Tokens, logits and constants stay. What a kept node's row loses becomes its `remainder`, so that
     the pruned graph still closes. Raises `PathExpandError` for shares outside 0 … 1.
     """
+    if not isinstance(graph, Graph):
+        raise PathExpandError("prune", wanted="a graph", got=shown(graph))
     check_shares(nodes, edges)
     keep = kept_nodes(graph.nodes, node_influence(graph), nodes)
     return prune_edges(only(graph, keep), edges)
@@ -175,11 +184,13 @@ def _connected(kinds: npt.NDArray[Any], stays: Mask, keep: Mask) -> Mask:
 
 def scores(graph: Graph, *, closed: bool = False) -> Scores:
     """Score a graph; `closed` counts constants as explained, and MLPs without units as errors."""
+    if not isinstance(graph, Graph):
+        raise PathExpandError("scores", wanted="a graph", got=shown(graph))
     kinds = np.array([node.kind for node in graph.nodes])
     keep = np.ones(len(graph), dtype=bool) if closed else compared(graph)
     missed = np.isin(kinds, ("error", "mlp")) & keep
     explained = np.isin(kinds, ("token", "position", "constant")) & keep
-    part = shares(graph.weights * keep)
+    part = _shares_among(graph.weights, keep)
     found = influence(part, graph.logit_weights)
     told, lost = float(found[explained].sum()), float(found[missed].sum())
     counts = (found + graph.logit_weights) * keep

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.errors import PathExpandError
+from pathexpand.features.attention import no_head
 from pathexpand.features.graph import (
     Attribution,
     Graph,
@@ -26,6 +27,7 @@ from pathexpand.features.graph import (
     logit_readers,
     name_of,
 )
+from pathexpand.features.graph_table import check_top
 from pathexpand.features.replacement import Node, Readers, Replacement, reading_norm
 from pathexpand.features.unit import Unit
 from pathexpand.frozen import HeadGroup
@@ -106,6 +108,12 @@ class HeadChange:
         own = self.head if isinstance(self.head, Head) else Head.parse(self.head)
         object.__setattr__(self, "head", own)
         _check_factor(own.label, self.factor)
+        if self.positions is not None:
+            places = self.positions
+            if isinstance(places, str) or not isinstance(places, Iterable) or not tuple(places):
+                wanted = "None for all, or some such as (3, 4)"
+                raise PathExpandError(f"{own.label} positions", wanted=wanted, got=shown(places))
+            object.__setattr__(self, "positions", tuple(places))
 
     def __str__(self) -> str:
         """Say what is changed, where, and by how much."""
@@ -177,6 +185,7 @@ class Effect(Tabled):
 
     def table(self, top: int = 10) -> AnalysisTable:
         """Tabulate the nodes that move most, and every logit."""
+        check_top(top)
         order = np.argsort(-abs(self.change), kind="stable")
         order = order[self.change[order] != 0]
         kinds = np.array([node.kind for node in self.nodes])
@@ -381,11 +390,7 @@ class _Plan:
 
     @classmethod
     def of(cls, given: Given, changes: Change | Iterable[Change]) -> _Plan:
-        listed = (
-            (changes,)
-            if isinstance(changes, FeatureChange | HeadChange | PathChange)
-            else tuple(changes)
-        )
+        listed = _listed(changes)
         made, logits, readers, values = _subject(given)
         plan = cls(made, logits, readers, values, tuple(map(str, listed)))
         kinds = [(n, node.layer) for n, node in enumerate(made.nodes) if node.kind == "feature"]
@@ -417,6 +422,7 @@ class _Plan:
             known = ", ".join(map(str, sorted(self.made.active)))
             wanted = f"a feature of layer {known}"
             raise PathExpandError(f"feature {change.feature}", wanted=wanted, got="none there")
+        self._check_there(change)
         on = active.features == index
         if position is not None:
             on &= active.positions == position
@@ -436,12 +442,28 @@ class _Plan:
             _once(seen, ("feature", layer, place, index), str(change))
             here[place, index] = change.factor * was.get(place, 0.0)
 
+    def _check_there(self, change: FeatureChange) -> None:
+        """Refuse features and positions that there are not."""
+        layer, index, position = change.place
+        unit, last = self.made.unit(layer), self.made.positions - 1
+        assert unit is not None  # what is active is of a unit
+        subject = f"feature {change.feature}"
+        if index >= unit.features:
+            wanted = f"features 0 to {unit.features - 1} of layer {layer}"
+            raise PathExpandError(subject, wanted=wanted, got=str(index))
+        if position is not None and position > last:
+            wanted = f"positions 0 to {last} of this prompt"
+            raise PathExpandError(subject, wanted=wanted, got=str(position))
+        if position is not None and position < self.made.zero_positions:
+            wanted = f"positions {self.made.zero_positions} to {last}, where features are looked at"
+            raise PathExpandError(subject, wanted=wanted, got=str(position))
+
     def _head(self, change: HeadChange, seen: set[object]) -> None:
         head, made = change.head, self.made
         assert isinstance(head, Head)  # made one on construction
         blocks = made.weights.blocks
         if head.layer >= len(blocks) or head.index >= len(blocks[head.layer].attn.W_O):
-            raise PathExpandError(f"head {head}", wanted="a head of the model", got=head.label)
+            raise no_head(head, made)
         places = range(made.positions) if change.positions is None else change.positions
         factors = self.heads.setdefault(head, np.ones(made.positions))
         for place in places:
@@ -490,6 +512,15 @@ def _subject(
         readers.append(reader)
         values.append(float(value[0]))
     return given.made, nodes, readers, values
+
+
+def _listed(changes: Change | Iterable[Change]) -> tuple[Change, ...]:
+    if isinstance(changes, FeatureChange | HeadChange | PathChange):
+        return (changes,)
+    if isinstance(changes, str) or not isinstance(changes, Iterable):
+        wanted = "a FeatureChange, HeadChange or PathChange, or several"
+        raise PathExpandError("changes", wanted=wanted, got=shown(changes))
+    return tuple(changes)
 
 
 def _once(seen: set[object], what: object, said: str) -> None:

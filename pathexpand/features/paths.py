@@ -16,6 +16,7 @@ from pathexpand.engine.total import frozen_streams
 from pathexpand.engine.value import Readout, empty_suffix
 from pathexpand.errors import PathExpandError
 from pathexpand.features.graph import Graph, Logits, feature_readers, logit_readers, name_of
+from pathexpand.features.graph_table import a_kind, check_top
 from pathexpand.features.replacement import Node, Readers, Replacement
 from pathexpand.frozen import FrozenSource, FrozenStage, FrozenSum
 from pathexpand.symbolic import Path
@@ -75,16 +76,25 @@ class EdgePaths(Tabled):
         """Whether rounding explains the gap."""
         return abs(self.gap) <= self.gap_bound
 
+    def _claim(self, left: int) -> str:
+        if not self.count:
+            return f"No path leads from {self.source} to {self.target}."
+        if left:
+            several = f"each of the {left:,} unlisted paths"
+            unlisted = "the unlisted path" if left == 1 else several
+            said = f"{unlisted} has |value| of at most {self.bound:.4g}."
+            return f"{'Certified' if self.certified else 'Stopped early'}: {said}"
+        if not self.weight and not any(path.value for path in self.paths):
+            return f"Complete: no path brings anything from {self.source} to {self.target}."
+        return "Complete: no path is left out."
+
     def table(self) -> AnalysisTable:
         """Tabulate the paths with the edge they add up to."""
         running, rows = 0.0, []
         for rank_, path in enumerate(self.paths, start=1):
             running += path.value
-            share = path.value / self.weight if self.weight else None
-            rows.append((rank_, path.label, path.value, share, running))
+            rows.append((rank_, path.label, path.value, share(path.value, self.weight), running))
         left = self.count - len(self.paths)
-        said = f"each of the {left:,} unlisted paths has |value| of at most {self.bound:.4g}."
-        claim = f"{'Certified' if self.certified else 'Stopped early'}: {said}"
         return AnalysisTable(
             "edge paths",
             (("source", self.source), ("target", self.target)),
@@ -102,7 +112,7 @@ class EdgePaths(Tabled):
                 Summary("edge", self.weight, "its weight in the graph"),
                 Summary("gap", self.gap, f"rounding allows {self.gap_bound:.1e}"),
             ),
-            (claim if left else "Complete: no path is left out.",),
+            (self._claim(left),),
             self.closes and self.certified,
         )
 
@@ -117,9 +127,10 @@ def edge_paths(
 ) -> EdgePaths:
     """Rank the paths of heads and skips that carry an edge from a source to a target.
 
-    Raises `PathExpandError` for nodes that there are not, for a target that reads nothing, and for
-    a graph that was read from a file and has no run any more.
+    Raises `PathExpandError` for a negative `top`, for nodes that there are not, for a target that
+    reads nothing, and for a graph that was read from a file and has no run any more.
     """
+    check_top(top)
     start, end = graph.find(source), graph.find(target)
     made, node, reader = graph.made, graph.nodes[start], graph.nodes[end]
     subject = f"edge from {name_of(node)} to {name_of(reader)}"
@@ -128,7 +139,7 @@ def edge_paths(
         raise PathExpandError(subject, wanted=wanted, got="one read from a file")
     if reader.kind not in ("feature", "logit"):
         wanted = "a feature or a logit as its target"
-        raise PathExpandError(subject, wanted=wanted, got=f"a {reader.kind}")
+        raise PathExpandError(subject, wanted=wanted, got=a_kind(reader))
     column = _column(made, node)
     readers = _readers(graph, made, reader)
     names = name_of(node), name_of(reader)
@@ -155,6 +166,17 @@ def edge_paths(
         2 * (found.rounding + float(made.rounding(readers)[0])),
         last,
     )
+
+
+def share(part: float, whole: float) -> float | None:
+    """Give a share; of nothing only nothing has one.
+
+    >>> share(0.0, -2.0), share(1.0, 4.0), share(0.0, 0.0), share(1.0, 0.0)
+    (0.0, 0.25, 0.0, None)
+    """
+    if not part:
+        return 0.0
+    return part / whole if whole else None
 
 
 def _path(path: Path, value: float, several: bool) -> EdgePath:

@@ -36,7 +36,7 @@ _STREAMS = ("resid_pre", "resid_mid")  # hooks of transcoders that read in front
 _ON_STREAM = ("resid_pre", "resid_mid", "resid_post")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Node:
     """A node of a graph: something that is born in the stream, or reads it.
 
@@ -44,6 +44,10 @@ class Node:
     constant or logit. `layer` and `position` are None where there is none (constants are taken over
     all positions). `index` is the feature's, `token` the token's id. `activation` is what a feature
     writes by, `value` what a target reads: a pre-activation, or a logit less the vocabulary mean.
+
+    >>> node = Node("feature", "L3F17", 3, 4, index=17)
+    >>> node, node.name, Node("constant", "L0bias", 0).name
+    (Node('L3F17@4', feature), 'L3F17@4', 'L0bias')
     """
 
     kind: str
@@ -54,6 +58,15 @@ class Node:
     token: int | None = None
     activation: float | None = None
     value: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is and, where it stands at a position, which."""
+        return self.label if self.position is None else f"{self.label}@{self.position}"
+
+    def __repr__(self) -> str:
+        """Give its name and kind."""
+        return f"Node({self.name!r}, {self.kind})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +120,11 @@ class Replacement:
     attends_at: dict[int, int] = field(default_factory=dict)
     fit: str = ""
 
+    def __repr__(self) -> str:
+        """Name its model and units, and count its columns."""
+        size = f"{len(self.nodes):,} columns at {self.positions:,} positions"
+        return f"Replacement({self.config.model_name!r} with {self.units!r}: {size})"
+
     @property
     def depth(self) -> int:
         """The number of stages."""
@@ -123,18 +141,28 @@ class Replacement:
 
     def edges(self, readers: Readers) -> Array:
         """Give what each column brings to each reading, by all ways: (n, column)."""
+        return self.measured_edges(readers)[0]
+
+    def measured_edges(self, readers: Readers) -> tuple[Array, Array]:
+        """Give the edges (n, column), and what bounds the rounding of each reading's sum (n,)."""
         out = np.zeros((len(readers.positions), len(self.nodes)))
+        total = np.zeros(len(readers.positions))
         for boundary, reads in self.back(readers):
             for born in self.born[boundary]:
                 _add(out, reads, born)
+            total += self._lost(boundary, reads)
+        return out, total + gamma(16) * abs(readers.constants)
+
+    def _lost(self, boundary: int, reads: Array) -> Array:
+        size, steps = self.sizes[boundary]
+        out: Array = gamma(steps) * np.einsum("npd,pd->n", abs(reads), size)
         return out
 
     def rounding(self, readers: Readers) -> Array:
         """Bound the rounding of these sums and of the dense pass behind them: (n,)."""
         total = np.zeros(len(readers.positions))
         for boundary, reads in self.back(readers):
-            size, steps = self.sizes[boundary]
-            total += gamma(steps) * np.einsum("npd,pd->n", abs(reads), size)
+            total += self._lost(boundary, reads)
         out: Array = total + gamma(16) * abs(readers.constants)
         return out
 
@@ -161,8 +189,8 @@ def _add(out: Array, reads: Array, born: Born) -> None:
     """Add the products of readings (n, position, d_model) with pieces to their columns."""
     for position in np.unique(born.positions):
         at = born.positions == position
-        found = reads[:, position] @ born.vectors[at].T  # (n, piece)
-        np.add.at(out.T, born.columns[at], found.T)
+        # At one position no column is born twice in one piece of work.
+        out[:, born.columns[at]] += reads[:, position] @ born.vectors[at].T  # (n, piece)
 
 
 def replacement(

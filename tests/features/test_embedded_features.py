@@ -17,6 +17,7 @@ EMBEDDED = Path(__file__).parents[2] / "pathexpand" / "embedded"
 SAE = EMBEDDED / "two-layer" / "features"
 TRANSCODERS = EMBEDDED / "stories260k-transcoders"
 THRESHOLD = "activation_function.threshold"
+PER_FEATURE = ("W_enc", "b_enc", "threshold", "W_dec")
 # A sum in another order may differ by this much; no activation of the probe is so near a threshold.
 TOLERANCE = 1e-6
 
@@ -79,8 +80,10 @@ def test_files_are_small_plain_and_whole(folder: Path, most: int) -> None:
     assert {file.suffix for file in files} <= {".safetensors", ".json", ".yaml", ".md"}
     for file in folder.glob("*.safetensors"):
         for name, array in load_file(file).items():
-            assert array.dtype == np.float16, name
             assert np.isfinite(array).all(), name
+            # Sums of rows, which merged features write, may want more than float16 holds.
+            wide = name == "W_dec" and not np.array_equal(array.astype(np.float16), array)
+            assert array.dtype == (np.float32 if wide else np.float16), name
 
 
 @FOLDERS
@@ -136,11 +139,57 @@ def test_the_transcoders_are_laid_out_as_their_configuration_says() -> None:
     assert "feature_input_hook: mlp.hook_in" in lines
     assert "feature_output_hook: mlp.hook_out" in lines
     assert named == sorted(file.name for file in TRANSCODERS.glob("*.safetensors"))
-    for layer in range(len(named)):
+    for layer, told in enumerate(record_of(TRANSCODERS)["merged"]):
         found = transcoder(layer)
         assert found["W_enc"].shape == found["W_dec"].shape
-        assert found["W_enc"].shape == (len(found["threshold"]), len(found["b_dec"]))
-        assert np.allclose(np.linalg.norm(found["W_dec"], axis=1), 1, atol=1e-3)
+        assert found["W_enc"].shape == (told["after"], len(found["b_dec"]))
+        assert len(found["threshold"]) == told["after"]
+        # What was merged here wrote the same, so a row is as long as the features were many.
+        length = np.linalg.norm(found["W_dec"], axis=1)
+        assert np.allclose(length, np.rint(length), atol=5e-3)
+        assert np.rint(length).sum() == told["before"]
+
+
+def same_encoders(features: Stored) -> int:
+    """Count the features whose encoder is that of an earlier one."""
+    whole = np.column_stack([features["W_enc"], features["b_enc"], features["threshold"]])
+    return len(whole) - len(np.unique(whole, axis=0))
+
+
+def test_no_two_features_of_a_transcoder_are_the_same() -> None:
+    record = record_of(TRANSCODERS)
+    for layer, (told, gone) in enumerate(zip(record["alike"], record["merged"], strict=True)):
+        found = transcoder(layer)
+        assert same_encoders(found) == told["decoder"] == told["whole"] == 0
+        assert gone["before"] == record["settings"]["n_features"]
+        twice = {name: np.concatenate([found[name], found[name][:3]]) for name in PER_FEATURE}
+        assert same_encoders(twice) == 3
+
+
+def test_the_card_of_the_transcoders_tells_of_the_merged_features() -> None:
+    card = " ".join((TRANSCODERS / "README.md").read_text(encoding="utf-8").split())
+    merged = record_of(TRANSCODERS)["merged"]
+    assert f"with {merged[0]['after']} JumpReLU features" in card
+    for layer in merged:
+        assert f"{layer['before'] - layer['after']} in layer {layer['layer']}" in card
+
+
+def test_the_card_of_the_sae_counts_features_that_are_alike() -> None:
+    features = sae()
+    rows = features["W_dec"] / np.linalg.norm(features["W_dec"], axis=1, keepdims=True)
+    apart = np.linalg.norm(rows[:, None] - rows, axis=-1)  # (feature, feature)
+    near = np.argwhere(np.triu(apart <= 1e-3, 1))
+    whole = [
+        all(np.array_equal(features[name][a], features[name][b]) for name in PER_FEATURE)
+        for a, b in near
+    ]
+    card = " ".join((SAE / "README.md").read_text(encoding="utf-8").split())
+    record = record_of(SAE)
+    assert record["alike"] == [
+        {"layer": record["layers"][0], "decoder": len(near), "whole": sum(whole)}
+    ]
+    assert f"**{len(near)} pairs of features in layer 1 have the same row of W_dec" in card
+    assert f"and {sum(whole)} of these the same encoder" in card
 
 
 def test_the_sae_gives_its_cards_numbers() -> None:

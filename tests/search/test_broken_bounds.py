@@ -287,9 +287,17 @@ SLIPS = (
     Slip(
         "only W_O half way",
         energy,
-        "_through_heads",
-        "inner @ group.W_O",
-        "inner[..., :1] * group.W_O",
+        "_squared",
+        "np.swapaxes(roots, 2, 3) @ group.W_O",
+        "roots[..., :1] * group.W_O",
+        *BOUND,
+    ),
+    Slip(
+        "a root on the wrong side",
+        energy,
+        "_squared",
+        "np.swapaxes(roots, 2, 3) @ group.W_O",
+        "roots @ group.W_O",
         *BOUND,
     ),
     Slip(

@@ -1,16 +1,18 @@
-"""What trains features, but for the fit itself: all of it that runs without torch."""
+"""What trains features: all of it that runs without torch, and the fit where torch is there."""
 
 import doctest
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pathexpand.errors import ModelError
+from pathexpand.errors import ModelError, PathExpandError
 from pathexpand.model.checkpoint import Checkpoint, checkpoint_from_state_dict, read_checkpoint
 from pathexpand.model.forward import forward, logits
-from pathexpand.train.features import files, measure, passing, rows
+from pathexpand.train.features import files, measure, merge, passing, rows
 from pathexpand.train.features.dictionary import Dictionary
 from pathexpand.train.features.site import MlpSite, StreamSite, measured
 from tests.api.models import SIZES, tensors
@@ -48,7 +50,7 @@ def dense(checkpoint: Checkpoint, tokens: np.ndarray):
     return forward(checkpoint.weights, checkpoint.config, tokens, mask)
 
 
-@pytest.mark.parametrize("name", ["dictionary", "files"])
+@pytest.mark.parametrize("name", ["dictionary", "files", "merge", "rows"])
 def test_docstrings_hold(name: str) -> None:
     module = importlib.import_module(f"pathexpand.train.features.{name}")
     found = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
@@ -213,25 +215,34 @@ def test_a_perfect_dictionary_leaves_the_loss_as_it_is() -> None:
 
 @pytest.mark.parametrize("skip", [False, True])
 def test_files_give_back_what_was_written(tmp_path: Path, skip: bool) -> None:
-    layers = tuple(drawn(11, 5, 5, seed=seed, skip=skip) for seed in range(2))
+    layers = tuple(merge.rounded(drawn(11, 5, 5, seed=seed, skip=skip)) for seed in range(2))
     for name, content in files.transcoder_files(layers, model="small").items():
         (tmp_path / name).write_bytes(content)
     reads = np.random.default_rng(9).normal(size=(3, 5))
     for one, again in zip(layers, files.read_transcoders(tmp_path, n_layers=2), strict=True):
-        half = one.cast(np.float16).cast(np.float64)
-        assert np.array_equal(again(reads), half(reads))
+        assert np.array_equal(again(reads), one(reads))
     assert not np.allclose(again(reads), layers[0](reads), atol=1e-2)
 
 
+def test_files_are_half_as_long_where_that_loses_nothing() -> None:
+    array = np.array([1.0, 3.0, 2049.0])  # the last one wants twelve bits
+    stored = files.stored_form({"half": array[:2], "single": array, "rounded": array / 7})
+    assert {name: each.dtype for name, each in stored.items()} == {
+        "half": np.float16,
+        "single": np.float32,
+        "rounded": np.float32,
+    }
+    assert np.array_equal(stored["single"], array)
+
+
 def test_sae_files_are_saelens_way_round(tmp_path: Path) -> None:
-    one = drawn(11, 5, 5)
+    one = merge.rounded(drawn(11, 5, 5))
     written = files.sae_files(one, model="small", hook="blocks.1.hook_resid_pre", context=9)
     for name, content in written.items():
         (tmp_path / name).write_bytes(content)
     assert files.read_tensors(tmp_path / files.SAE_WEIGHTS)["W_enc"].shape == (5, 11)
-    half = one.cast(np.float16).cast(np.float64)
     reads = np.random.default_rng(9).normal(size=(3, 5))
-    assert np.array_equal(files.read_sae(tmp_path)(reads), half(reads))
+    assert np.array_equal(files.read_sae(tmp_path)(reads), one(reads))
 
 
 @pytest.mark.parametrize(
@@ -248,3 +259,133 @@ def test_shapes_that_do_not_meet_are_refused(name: str, shape: tuple[int, ...]) 
     Dictionary(**arrays)
     with pytest.raises(ModelError, match=f"features {name}: wanted"):
         Dictionary(**arrays | {name: np.zeros(shape)})
+
+
+def picked(features: Dictionary, order: list[int], *, write: bool = True) -> Dictionary:
+    """Give features again and again, in another order; without `write`, with rows of their own."""
+    rng = np.random.default_rng(4)
+    own = rng.normal(size=(len(order), features.W_dec.shape[1]))
+    return Dictionary(
+        W_enc=features.W_enc[order],
+        b_enc=features.b_enc[order],
+        threshold=features.threshold[order],
+        W_dec=features.W_dec[order] if write else own,
+        b_dec=features.b_dec,
+        skip=features.skip,
+    )
+
+
+ORDER = [2, 0, 2, 1, 4, 2, 3, 0]
+FIRSTS = [0, 1, 3, 4, 6]
+
+
+@pytest.mark.parametrize("write", [True, False])
+@pytest.mark.parametrize("skip", [True, False])
+def test_merging_leaves_the_function_as_it_is(skip: bool, write: bool) -> None:
+    many = picked(drawn(5, 7, 3, skip=skip), ORDER, write=write)
+    reads = np.random.default_rng(9).normal(size=(53, 7))
+    (one,) = merge.merged([many])
+    assert np.array_equal(one.W_enc, many.W_enc[FIRSTS])
+    assert np.allclose(one.encode(reads), many.encode(reads)[:, FIRSTS], rtol=0, atol=1e-12)
+    assert np.allclose(one(reads), many(reads), rtol=0, atol=1e-12)
+    assert merge.mergings([many]) == (merge.Merging(before=8, after=5, padding=0),)
+    forgetful = picked(many, FIRSTS)  # drops the others' rows
+    assert not np.allclose(forgetful(reads), many(reads), atol=1e-3)
+    assert merge.mergings([one]) == (merge.Merging(before=5, after=5, padding=0),)
+
+
+@pytest.mark.parametrize("name", ["W_enc", "b_enc", "threshold"])
+def test_features_that_differ_anywhere_stay_apart(name: str) -> None:
+    many = picked(drawn(5, 7, 3), ORDER)
+    getattr(many, name)[5] += 2.0**-20  # of the third feature that starts like the first
+    assert merge.mergings([many])[0].after == 6
+
+
+def test_all_layers_stay_as_wide_as_the_widest() -> None:
+    layers = [
+        picked(drawn(5, 7, 3, seed=3), ORDER),
+        drawn(8, 7, 3),
+        picked(drawn(7, 7, 3), [0] * 8),
+    ]
+    reads = np.random.default_rng(9).normal(size=(53, 7))
+    found = merge.merged(layers[::2])
+    assert [len(each.b_enc) for each in found] == [5, 5]
+    assert [each.padding for each in merge.mergings(layers[::2])] == [0, 4]
+    assert not found[1].encode(reads * 1e6)[:, 1:].any()
+    for one, many in zip(merge.merged(layers), layers, strict=True):
+        assert len(one.b_enc) == 8
+        assert np.allclose(one(reads), many(reads), rtol=0, atol=1e-12)
+
+
+def test_a_merging_that_adds_features_is_refused() -> None:
+    with pytest.raises(ModelError, match="padding: wanted"):
+        merge.Merging(before=5, after=6, padding=0)
+
+
+def test_pairs_that_write_the_same_are_counted() -> None:
+    many = picked(drawn(5, 7, 3), ORDER)  # of three features three pairs, of two features one
+    assert merge.alike(many) == {"decoder": 4, "whole": 4}
+    many.W_enc[0, 0] += 1
+    assert merge.alike(many) == {"decoder": 4, "whole": 2}
+    many.W_dec[7] *= 3  # another length, the same direction
+    assert merge.alike(many) == {"decoder": 4, "whole": 1}
+    many.W_dec[7, 0] += 1
+    assert merge.alike(many) == {"decoder": 3, "whole": 1}
+    assert merge.alike(merge.padded(drawn(5, 7, 3), 11)) == {"decoder": 0, "whole": 0}
+
+
+def test_starting_rows_point_apart() -> None:
+    drawn_rows = np.random.default_rng(3).normal(size=(11, 5))
+    repeated = np.concatenate([drawn_rows[:4], drawn_rows[[2, 0]] * 3, drawn_rows[1:]])
+    repeated[5] *= 1 + 1e-7  # what another order of sums leaves
+    found = rows.distinct(repeated, 11)
+    assert found == [0, 1, 2, 3, *range(9, 16)]
+    unit = repeated[found] / np.linalg.norm(repeated[found], axis=1, keepdims=True)
+    assert np.triu(unit @ unit.T, 1).max() < rows.SAME
+    with pytest.raises(PathExpandError, match="wanted 12 that point apart, got 11"):
+        rows.distinct(repeated, 12)
+    with pytest.raises(PathExpandError, match="got 0"):
+        rows.distinct(np.zeros((3, 5)), 1)
+
+
+def texts_with_one_beginning() -> rows.Rows:
+    """Give rows of which every second one is one of three: as the first tokens of texts are."""
+    rng = np.random.default_rng(6)
+    reads = rng.normal(size=(997, 7)).astype(np.float32)
+    reads[::2] = reads[rng.integers(3, size=len(reads[::2])) * 2 + 1]
+    return rows.Rows(reads=reads, writes=np.tanh(reads[:, ::-1][:, :5] * 2))
+
+
+def test_no_two_features_are_fitted_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    fit = importlib.import_module("pathexpand.train.features.fit")
+    monkeypatch.setattr(fit, "DEAD_AFTER", 3)  # so that features die and are revived
+    data, plan = texts_with_one_beginning(), fit.Plan(n_features=61, active=3, steps=80, rows=13)
+    revived = []
+
+    def spied(self: object, *given: object) -> object:
+        revived.append(int((self.idle > 3).sum()))  # type: ignore[attr-defined]
+        return revival(self, *given)
+
+    revival = fit.Fit.revival
+    monkeypatch.setattr(fit.Fit, "revival", spied)
+    for _, features in fit.fit(data, plan, seed=0, report_every=20):
+        assert merge.mergings([merge.rounded(features)])[0].after == 61
+        assert merge.alike(features)["whole"] == 0
+    assert max(revived) > 1
+    # The fault that this guards against: rows as they come.
+    monkeypatch.setattr(fit, "distinct", lambda directions, wanted: list(range(wanted)))
+    *_, (_, features) = fit.fit(data, plan, seed=0, report_every=20)
+    assert merge.mergings([merge.rounded(features)])[0].after < 61
+
+
+@pytest.mark.parametrize("command", [[], ["sae"], ["transcoders"]])
+def test_help_wants_no_torch(command: list[str]) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"  # as if it were not installed
+        "from pathexpand.train.features.__main__ import main\n"
+        f"main({[*command, '--help']!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage:")
+    assert "--help" in done.stdout

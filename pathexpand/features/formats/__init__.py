@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -103,13 +103,16 @@ def load_units(
     if len(names) > 1:
         remedy = f"give format= as {' or '.join(names)}"
         raise FileError(
-            f"{place}", wanted="features of one format", got="files of more", remedy=remedy
+            f"{place}",
+            wanted="features of one format",
+            got="files of several formats",
+            remedy=remedy,
         )
     chosen = found[0][0]
     _check_taken(chosen, given, place)
     try:
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # found by each unit
-            return chosen.load([folder for _, folder in found], given)
+            units = chosen.load([folder for _, folder in found], given)
     except ModelError as error:
         if str(place) in error.subject:
             raise
@@ -117,6 +120,13 @@ def load_units(
         raise ModelError(
             subject, wanted=error.wanted, got=error.got, remedy=error.remedy
         ) from error
+    return replace(units, name=_set_name(directory_or_file, place))
+
+
+def _set_name(given: str | FilePath, place: FilePath) -> str:
+    """Name a set after the directory the caller gave, not after a folder below it."""
+    is_embedded = place.is_relative_to(_EMBEDDED) and not FilePath(given).exists()
+    return str(given) if is_embedded else place.resolve().name or str(place)
 
 
 def _check_taken(chosen: Format, given: Given, place: FilePath) -> None:

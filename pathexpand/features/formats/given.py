@@ -35,6 +35,5 @@ class Given:
     def need(self, name: str, subject: object) -> NoReturn:
         """Ask for what the files do not say."""
         remedy = f"give it as load_units(…, {name}=…)"
-        raise FileError(
-            f"{subject}", wanted=f"a {name}", got="files that do not say", remedy=remedy
-        )
+        wanted = f"{'an' if name[0] in 'aeio' else 'a'} {name}"
+        raise FileError(f"{subject}", wanted=wanted, got="files that do not say", remedy=remedy)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pathexpand.errors import FileError
 from pathexpand.features.formats.config import Setting
 from pathexpand.features.formats.given import Given
 from pathexpand.features.formats.hooks import lens_hook
@@ -22,6 +23,7 @@ TRANSCODERS = (
     *("transcoder", "skip_transcoder"),
     *("jumprelu_transcoder", "jumprelu_skip_transcoder"),
 )
+_SCALED = "Inputs are multiplied by"
 _NORMS = ("none", "expected_average_only_in", "constant_norm_rescale", "layer_norm")
 
 
@@ -45,6 +47,13 @@ def load(folders: list[FilePath], given: Given) -> UnitSet:
         units.append(unit)
         notes += [note for note in own if note not in notes]
         names.add(read.model_name)
+    if given.input_scale is not None and not any(_SCALED in note for note in notes):
+        raise FileError(
+            f"{folders[0]}",
+            wanted="no input_scale",
+            got="one",
+            remedy="their inputs are not multiplied by an average",
+        )
     units.sort(key=lambda unit: unit.layer)
     return UnitSet(
         tuple(units),
@@ -146,7 +155,7 @@ def _scale(
     if told == "expected_average_only_in":
         if given.input_scale is None:
             given.need("input_scale", f"{setting.file}, normalize_activations {told}")
-        notes.append(f"Inputs are multiplied by {given.input_scale:g} (folded).")
+        notes.append(f"{_SCALED} {given.input_scale:g} (folded).")
         return given.input_scale, {}
     notes.append(f"Each token's own {told} scale is held fixed.")
     # SAELens undoes these norms for SAEs alone.

@@ -27,11 +27,11 @@ def sae_introduction(record: Record) -> str:
     """Say what an SAE is of, and how it is stored."""
     name, layer = record["model"]["name"], record["layers"][0]
     return f"# Features of {name}, before layer {layer}\n\n" + wrapped(
-        f"A sparse autoencoder with {record['settings']['n_features']} JumpReLU features on the "
+        f"A sparse autoencoder with {width(record)} JumpReLU features on the "
         f"stream before layer {layer} (`blocks.{layer}.hook_resid_pre`) of `{name}`, laid out as "
-        "SAELens 6 does: `cfg.json` and `sae_weights.safetensors` in float16. A feature is active "
-        "where x W_enc + b_enc is above its threshold; b_dec is not taken from the input. Rows of "
-        "W_dec have length 1. It was trained for `pathexpand`, to be taken apart."
+        f"SAELens 6 does: `cfg.json` and `sae_weights.safetensors` in {numbers(record)}. A "
+        "feature is active where x W_enc + b_enc is above its threshold; b_dec is not taken from "
+        f"the input. {lengths(record)} It was trained for `pathexpand`, to be taken apart."
     )
 
 
@@ -42,19 +42,77 @@ def transcoder_introduction(record: Record) -> str:
     return (
         f"# Transcoders of {model['name']}\n\n"
         + wrapped(
-            f"A transcoder with {settings['n_features']} JumpReLU features and {skip} for the MLP "
+            f"A transcoder with {width(record)} JumpReLU features and {skip} for the MLP "
             f"of each of the {len(record['layers'])} layers of `{model['name']}`, laid out as "
             "circuit-tracer's per-layer transcoders are: `config.yaml` and a "
-            "`layer_{i}.safetensors` for each layer, in float16. They read what the MLP reads, "
-            "behind its norm (`mlp.hook_in`), and stand for what it writes (`mlp.hook_out`). A "
-            "feature is active where x W_enc + b_enc is above its threshold. Rows of W_dec have "
-            "length 1."
+            f"`layer_{{i}}.safetensors` for each layer, in {numbers(record)}. They read what the "
+            "MLP reads, behind its norm (`mlp.hook_in`), and stand for what it writes "
+            "(`mlp.hook_out`). A feature is active where x W_enc + b_enc is above its threshold. "
+            f"{lengths(record)}"
         )
         + "\n\n"
         + wrapped(
             f"The model itself is not here. It comes from {text['origin']}, under {text['licence']}"
             f". The SHA-256 of its weights, as `Checkpoint.digest` gives it, is {model['sha256']}."
         )
+    )
+
+
+def width(record: Record) -> int:
+    """Return how many features a layer has as it is stored."""
+    apart = record.get("merged")
+    return int(apart[0]["after"] if apart else record["settings"]["n_features"])
+
+
+def lost(record: Record) -> list[int]:
+    """Return how many features of each layer went into others."""
+    return [each["before"] - each["after"] + each["padding"] for each in record.get("merged", [])]
+
+
+def numbers(record: Record) -> str:
+    """Say in which formats numbers are stored."""
+    return "float16 (float32 where that would round a sum)" if any(lost(record)) else "float16"
+
+
+def lengths(record: Record) -> str:
+    """Say how long the rows of `W_dec` are."""
+    merged = ", but for those of merged features" if any(lost(record)) else ""
+    return f"Rows of W_dec have length 1{merged}."
+
+
+def sameness(record: Record) -> str:
+    """Say how many features started alike, were merged at the end, or are still alike."""
+    told = []
+    if record.get("starts") != "distinct":
+        told.append(
+            "Features started from rows of data drawn at random, some of them the same row, and "
+            "these never parted; the command below starts from rows that differ, and so gives "
+            "other features."
+        )
+    if any(lost(record)):
+        parts = ", ".join(
+            f"{gone} in layer {layer['layer']}"
+            for layer, gone in zip(record["merged"], lost(record), strict=True)
+        )
+        told.append(
+            f"Of {record['settings']['n_features']} features in each layer, those with equal "
+            "encoder rows, biases and thresholds were made one, whose row of W_dec is the sum of "
+            f"theirs, so that the function is the same: {parts} went into others."
+        )
+    fill = sum(each["padding"] for each in record.get("merged", []))
+    if fill:
+        told.append(f"{fill} features that are never active keep the layers equally wide.")
+    return " ".join([*told, *(pairs(each) for each in record["alike"] if each["decoder"])])
+
+
+def pairs(found: Record) -> str:
+    """Say how many pairs of a layer's features write the same."""
+    near, whole = found["decoder"], found["whole"]
+    return (
+        f"**{near} {'pair' if near == 1 else 'pairs'} of features in layer {found['layer']} have "
+        f"the same row of W_dec to 0.001**, and {whole} of these the same encoder as well, to the "
+        "last bit: such features are one and the same, and what is counted by feature counts it "
+        "more than once."
     )
 
 
@@ -123,6 +181,7 @@ def training(record: Record) -> str:
             "average. Features that have long been active nowhere are also fitted to what the "
             "others leave."
         )
+        + "".join(f"\n\n{wrapped(text)}" for text in [sameness(record)] if text)
     )
 
 
@@ -164,7 +223,7 @@ def quality(record: Record) -> str:
             "(the start token's among them) and dimensions; L0 is the mean number of active "
             "features at a position; a dead feature is active at none of them. Losses are in nats "
             "a token: of the model, with the features' output in place of its own, and with the "
-            "mean of its own there instead. All on the stored float16 numbers."
+            "mean of its own there instead. All on the numbers as they are stored."
         )
     )
 

@@ -59,7 +59,7 @@ def sae_files(features: Dictionary, *, model: str, hook: str, context: int) -> d
     }
     return {
         SAE_CONFIG: (json.dumps(config, indent=2) + "\n").encode(),
-        SAE_WEIGHTS: save(in_half(tensors)),
+        SAE_WEIGHTS: save(stored_form(tensors)),
     }
 
 
@@ -85,13 +85,27 @@ def transcoder_files(layers: tuple[Dictionary, ...], *, model: str) -> dict[str,
         }
         if features.skip is not None:
             tensors["W_skip"] = features.skip.T  # (d_out, d_in)
-        files[name] = save(in_half(tensors))
+        files[name] = save(stored_form(tensors))
     return files
 
 
-def in_half(tensors: dict[str, Array]) -> dict[str, Array]:
-    """Round tensors to float16, laid out as they are stored."""
-    return {name: np.ascontiguousarray(array, dtype=np.float16) for name, array in tensors.items()}
+def stored_form(tensors: dict[str, Array]) -> dict[str, Array]:
+    """Give tensors as they are stored: in float16, or in float32 where float16 would round.
+
+    Sums of float16 rows, as merged features write them, want more than float16 holds.
+    """
+    return {name: np.ascontiguousarray(fitting(array)) for name, array in tensors.items()}
+
+
+def fitting(array: Array) -> Array:
+    """Give an array in float16 if that holds its numbers, else in float32.
+
+    >>> fitting(np.array([0.5, 2048.0])).dtype, fitting(np.array([0.5, 2049.0])).dtype
+    (dtype('float16'), dtype('float32'))
+    """
+    with np.errstate(over="ignore"):
+        half: Array = array.astype(np.float16)
+    return half if np.array_equal(half, array) else array.astype(np.float32)
 
 
 def read_sae(directory: Path) -> Dictionary:

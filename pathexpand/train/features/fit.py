@@ -13,7 +13,7 @@ from torch import Tensor
 from pathexpand.errors import PathExpandError
 from pathexpand.model.parts import Array
 from pathexpand.train.features.dictionary import Dictionary
-from pathexpand.train.features.rows import Rows
+from pathexpand.train.features.rows import Rows, distinct
 
 BETAS = (0.9, 0.99)
 GAIN = 0.03  # by how much the threshold follows the number of active features, a step
@@ -79,11 +79,17 @@ class Fit:
     """
 
     def __init__(self, rows: Rows, plan: Plan, generator: np.random.Generator) -> None:
-        """Start from rows of data: a feature reads like one of them and writes what was there."""
+        """Start from rows of data: a feature reads like one of them and writes what was there.
+
+        No two start alike; raises `PathExpandError` if the data has too few different rows.
+        """
         self.plan, self.done = plan, 0
         self.mean_in, self.size_in = middle(rows.reads)
         self.mean_out, self.size_out = middle(rows.writes)
-        chosen = generator.permutation(len(rows.reads))[: plan.n_features]
+        order = generator.permutation(len(rows.reads))
+        # One by one: few of very many rows are looked at.
+        directions = (self.inward(rows.reads[row]).numpy() for row in order)
+        chosen = order[distinct(directions, plan.n_features)]
         x = self.inward(rows.reads[chosen])  # (feature, d_in)
         y = self.outward(rows.writes[chosen])  # (feature, d_out)
         self.W_enc, self.W_dec = unit(x).requires_grad_(), unit(y).requires_grad_()

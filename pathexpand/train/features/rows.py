@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from pathexpand.errors import ModelError
+from pathexpand.errors import ModelError, PathExpandError
 from pathexpand.model.checkpoint import Checkpoint
 from pathexpand.model.forward import Forward, forward
 from pathexpand.model.parts import Array
 from pathexpand.train.features.passing import Tokens, through
 
 AT_ONCE = 64
+SAME = 0.9999  # the cosine from which on two directions count as one
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,3 +66,30 @@ def runs(checkpoint: Checkpoint, tokens: Tokens, dtype: type[np.floating]) -> It
 def flat(parts: Sequence[Array]) -> Array:
     """Join (batch, position, d) arrays into rows, (batch · position, d)."""
     return np.concatenate([part.reshape(-1, part.shape[-1]) for part in parts])
+
+
+def distinct(directions: Iterable[Array], wanted: int) -> list[int]:
+    """Give the places of the first rows (d,) that point apart; raises `PathExpandError`.
+
+    Texts share their first tokens, so rows repeat. Features that start from the same row get the
+    same gradients, in whatever they do, and would stay the same for ever.
+
+    >>> distinct(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]), 3)
+    [0, 2, 3]
+    """
+    chosen: list[int] = []
+    units: list[Array] = []
+    for place, row in enumerate(directions):
+        length = np.linalg.norm(row)
+        # A row of zeros has no direction: a feature that starts there would read nothing.
+        if length > 0 and not (units and (np.array(units) @ row).max() >= SAME * length):
+            chosen.append(place)
+            units.append(row / length)
+        if len(chosen) == wanted:
+            return chosen
+    raise PathExpandError(
+        "rows to start from",
+        wanted=f"{wanted} that point apart",
+        got=str(len(chosen)),
+        remedy="train fewer features, or on more text",
+    )
