@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,13 +14,37 @@ import click
 from pathexpand.cli.output import complain, warn, write_whole
 from pathexpand.cli.prompt import located, read_run
 from pathexpand.cli.table import write, written
-from pathexpand.errors import FileError
+from pathexpand.errors import FileError, PathExpandError
 
 if TYPE_CHECKING:
     from pathexpand.features.graph import Graph
     from pathexpand.table import Table
 
 _SILENT_ROWS = 200  # a graph of fewer rows is done before a line could be read
+_OF_UNITS = ("format_of_features", "layer", "hook_in", "hook_out", "input_scale")
+# What errors of the library call things, and what they are here.
+_NAMES = {
+    "top": "--top",
+    "top_logits": "--top-logits",
+    "probability": "--logit-probability",
+    "zero_positions": "--zero-positions",
+    "nodes": "--nodes",
+    "edges": "--edges",
+    "targets of a graph": "--target",
+    "format": "--format-of-features",
+    "layer": "--layer",
+    "hook_in": "--hook-in",
+    "hook_out": "--hook-out",
+    "input_scale": "--input-scale",
+    "slug": "--slug",
+    "most links": "--most-links",
+}
+_REMEDIES = (
+    (re.compile(r"give format= as "), "give --format-of-features "),
+    (re.compile(r"give it as load_units\(…, (\w+)=…\)"), r"give it as --\1"),
+    (re.compile(r"or force it"), "or give --force"),
+    (re.compile(r"or say folded=True"), "or give --folded"),
+)
 _OF_A_RUN = (
     "model",
     "prompt",
@@ -28,6 +53,11 @@ _OF_A_RUN = (
     "position",
     "features",
     "format_of_features",
+    "layer",
+    "hook_in",
+    "hook_out",
+    "input_scale",
+    "folded",
     "targets",
     "top_logits",
     "logit_probability",
@@ -47,12 +77,29 @@ _OF_A_RUN = (
 @click.option(
     "--features",
     metavar="DIR|FILE",
-    help="Trained features: transcoders or SAEs. Default: those that come with an embedded model.",
+    help="Trained features: transcoders or SAEs. Default: those that come with the package for "
+    'this model (see "pathexpand models").',
 )
 @click.option(
     "--format-of-features",
     metavar="NAME",
     help="The format they are stored in, where their files do not tell.",
+)
+@click.option("--layer", type=int, metavar="N", help="The layer they are of, likewise.")
+@click.option(
+    "--hook-in", metavar="NAME", help="What they read, likewise, such as resid_pre or mlp_in."
+)
+@click.option("--hook-out", metavar="NAME", help="What they stand for, likewise.")
+@click.option(
+    "--input-scale",
+    type=float,
+    metavar="X",
+    help="What their inputs are multiplied by on average, likewise.",
+)
+@click.option(
+    "--folded",
+    is_flag=True,
+    help="They were trained on this model with its norms folded, as it is loaded.",
 )
 @click.option(
     "--target",
@@ -120,6 +167,18 @@ _OF_A_RUN = (
     metavar="FILE.json",
     help="Write the pruned graph as JSON for the pages of circuit-tracer and Neuronpedia.",
 )
+@click.option(
+    "--metadata",
+    metavar="FILE.json",
+    help="With --export: write also the list of graphs, of this one alone, that a local page of "
+    "circuit-tracer looks for beside them as graph-metadata.json.",
+)
+@click.option(
+    "--export-paths",
+    is_flag=True,
+    help="With --export: add to links of features the three largest paths of heads that carry "
+    "them, for at most 500 links.",
+)
 @click.option("--slug", metavar="NAME", help="With --export: its name there. Default: the file's.")
 @click.option(
     "--constants",
@@ -140,6 +199,7 @@ def graph(
     nodes: float,
     edges: float,
     export: str | None,
+    metadata: str | None,
     save: str | None,
     load: str | None,
     kind: str | None,
@@ -152,21 +212,33 @@ def graph(
     what one brings to what another reads, by all heads. Each feature and each logit is the sum of
     its edges but for rounding.
     """
-    _check(given, export=export, save=save, load=load, out=out)
+    _check(given, export=export, metadata=metadata, save=save, load=load, out=out)
+    with _in_options():
+        return _graph(given, (nodes, edges), export, metadata, save, load, (kind, out))
+
+
+def _graph(
+    given: dict[str, Any],
+    shares: tuple[float, float],
+    export: str | None,
+    metadata: str | None,
+    save: str | None,
+    load: str | None,
+    printed: tuple[str | None, str | None],
+) -> int:
     from pathexpand.features.influence import prune
 
-    shares = nodes, edges
     whole = _read(given, shares) if load is None else _load(load)
     is_whole = not whole.remainder.any()
     if load is not None and not is_whole:
         warn("this graph was pruned before it was saved: it is shown as it is")
-    pruned = prune(whole, nodes=nodes, edges=edges) if is_whole else whole
+    pruned = prune(whole, nodes=shares[0], edges=shares[1]) if is_whole else whole
     found = _table(whole, pruned, given)
     if save is not None:
         whole.save(save)
     if export is not None:
-        _export(whole, export, shares if is_whole else None, given)
-    write(found, kind, out)
+        _export(whole, export, metadata, shares if is_whole else None, given)
+    write(found, *printed)
     if whole.closes and pruned.closes and getattr(found, "good", True):
         return 0
     complain("a sum does not close: its gap is larger than its bound")
@@ -177,6 +249,7 @@ def _check(
     given: dict[str, Any],
     *,
     export: str | None,
+    metadata: str | None,
     save: str | None,
     load: str | None,
     out: str | None,
@@ -191,14 +264,23 @@ def _check(
     for name in ("slug", "constants", "most_links"):
         if export is None and given[name] is not None:
             raise click.UsageError(f"--{name.replace('_', '-')} goes with --export.", context)
+    for option, is_given in (
+        ("metadata", metadata is not None),
+        ("export-paths", given["export_paths"]),
+    ):
+        if export is None and is_given:
+            raise click.UsageError(f"--{option} goes with --export.", context)
+    if load is not None and given["export_paths"]:
+        raise click.UsageError("--export-paths needs a run: it does not go with --load.", context)
     for name in _OF_A_RUN:
         if load is not None and _is_given(context, name):
             option = name.removesuffix("s") if name == "targets" else name.replace("_", "-")
             raise click.UsageError(f"--{option} needs a run: it does not go with --load.", context)
-    files = [FilePath(file).resolve() for file in (export, save, load, out) if file is not None]
+    named = (export, metadata, save, load, out)
+    files = [FilePath(file).resolve() for file in named if file is not None]
     if len(set(files)) < len(files):
         raise click.UsageError("Two options name the same file.", context)
-    for file in (export, save):
+    for file in (export, metadata, save):
         if file is not None and not FilePath(file).absolute().parent.is_dir():
             raise FileError(f"{file}: cannot write", wanted="a directory that exists")
     if save is not None and not save.endswith(".safetensors"):
@@ -219,13 +301,17 @@ def _read(given: dict[str, Any], shares: tuple[float, float]) -> Graph:
         **{name: given[name] for name in ("prompt", "prompt_file", "tokens")},
     )
     features: Any = given["features"]
-    if given["format_of_features"] is not None:
+    told: dict[str, Any] = {name: given[name] for name in _OF_UNITS if given[name] is not None}
+    if told:
         from pathexpand.features.formats import load_units
 
         if features is None:
             context = click.get_current_context(silent=True)
-            raise click.UsageError("--format-of-features goes with --features.", context)
-        features = load_units(features, format=given["format_of_features"])
+            option = next(iter(told)).replace("_", "-")
+            raise click.UsageError(f"--{option} goes with --features.", context)
+        if "format_of_features" in told:
+            told["format"] = told.pop("format_of_features")
+        features = load_units(features, **told)
     options: dict[str, Any] = {
         "targets": given["targets"] or None,
         "top_logits": given["top_logits"],
@@ -233,6 +319,7 @@ def _read(given: dict[str, Any], shares: tuple[float, float]) -> Graph:
         "position": given["position"],
         "zero_positions": given["zero_positions"],
         "force": given["force"],
+        "folded": given["folded"],
     }
     with _watched() as report:
         try:
@@ -264,9 +351,13 @@ def _table(whole: Graph, pruned: Graph, given: dict[str, Any]) -> Table:
 
 
 def _export(
-    whole: Graph, file: str, shares: tuple[float, float] | None, given: dict[str, Any]
+    whole: Graph,
+    file: str,
+    metadata: str | None,
+    shares: tuple[float, float] | None,
+    given: dict[str, Any],
 ) -> None:
-    from pathexpand.features.export import graph_json, graph_text
+    from pathexpand.features.export import graph_json, graph_metadata, graph_text
 
     nodes, edges = shares or (None, None)
     slug = FilePath(file).stem if given["slug"] is None else given["slug"]
@@ -277,11 +368,29 @@ def _export(
         nodes=nodes,
         edges=edges,
         most_links=given["most_links"],
+        paths=given["export_paths"],
     )
     write_whole(FilePath(file), graph_text(document))
+    if metadata is not None:
+        write_whole(FilePath(metadata), graph_text(graph_metadata([document])))
     for claim in document["metadata"]["claims"]:
         if claim.startswith("Neuronpedia"):
             warn(claim)
+
+
+@contextmanager
+def _in_options() -> Iterator[None]:
+    """Name options of the command in errors that name those of the library."""
+    try:
+        yield
+    except PathExpandError as error:
+        subject, remedy = _NAMES.get(error.subject, error.subject), error.remedy
+        for pattern, here in _REMEDIES:
+            found = pattern.search(remedy)
+            if found is not None:
+                said = found.expand(here).replace("_", "-")
+                remedy = remedy[: found.start()] + said + remedy[found.end() :]
+        raise type(error)(subject, wanted=error.wanted, got=error.got, remedy=remedy) from error
 
 
 @contextmanager

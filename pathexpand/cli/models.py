@@ -16,11 +16,15 @@ _ABOUT = {
     "one-layer": "Skip-trigrams: each head reads tokens and writes to the logits.",
     "two-layer": "Heads that read heads: virtual heads and induction. The default.",
 }
+_FEATURES = ("two-layer/features", "stories260k-transcoders")
 
 
 @click.command(short_help="List the embedded models.")
 def models() -> None:
-    """List the attention-only models that come with the package, and their sizes."""
+    """List the attention-only models that come with the package, their sizes, and features.
+
+    Features are for "pathexpand graph"; the model they are of need not come with the package.
+    """
     from importlib.resources import files
 
     folder = files("pathexpand.embedded")
@@ -29,8 +33,24 @@ def models() -> None:
         for name, about in _ABOUT.items()
         if (folder / name / "config.json").is_file()
         for line in (_sizes(folder / name, name), f"  {about}")
-    ]
+    ] + [line for place in _FEATURES for line in _features(folder.joinpath(*place.split("/")))]
     emit(lambda ascii: "\n".join(entries) + "\n")
+
+
+def _features(folder: Traversable) -> list[str]:
+    """Say what features are for which model, if they are there."""
+    import json
+
+    if not (folder / "training.json").is_file():
+        return []
+    about = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    layers = about["layers"]
+    of = f"{len(layers)} layers" if len(layers) > 1 else f"layer {layers[0]}"
+    what = "An SAE" if about["kind"] == "sae" else "Transcoders"
+    name = about["model"]["name"]
+    own = name in _ABOUT
+    line = "pathexpand graph" if own else f"pathexpand graph --model DIR, a directory of {name}"
+    return [f"features of {name}: {what}, {of}", f"  {line} takes them without --features."]
 
 
 def _sizes(folder: Traversable, name: str) -> str:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from pathexpand.errors import PathExpandError
 from pathexpand.features.graph import Graph
 from pathexpand.features.influence import compared, edge_influence, node_influence, prune
+from pathexpand.features.paths import edge_paths
 from pathexpand.features.replacement import Node
 from pathexpand.model.shown import shown
 from pathexpand.table.spelling import visible
@@ -34,6 +35,8 @@ _TYPES = {
     "token": "embedding",
     "logit": "logit",
 }
+_PATHS = 3  # of a link that are written
+_MOST_CARRIED = 500  # links whose paths are
 _ORDER = ("feature", "error", "token", "mlp", "position", "constant", "logit")
 _LAYER_LABEL = re.compile(r"L\d+(.+)")
 
@@ -47,6 +50,7 @@ def graph_json(
     nodes: float | None = None,
     edges: float | None = None,
     most_links: int | None = None,
+    paths: bool = False,
 ) -> dict[str, Any]:
     """Give the document of a graph.
 
@@ -54,8 +58,14 @@ def graph_json(
     not stand there). With `nodes` or `edges` the graph is pruned first, as `prune` does, 1 standing
     for the one not given; "influence" is always that in the graph as given. Of more than
     `most_links` links those that carry most influence are written. Whatever is left out counts in
-    each node's "pruned_remainder". Raises `PathExpandError` for names that no page takes.
+    each node's "pruned_remainder".
+
+    With `paths`, links that join a feature to something, at most the 500 largest, have "paths", the
+    three largest paths of heads and skips that carry each, and "paths_rest", what the others add.
+    Raises `PathExpandError` for names that no page takes, and for paths of a graph without a run.
     """
+    if not isinstance(graph, Graph):
+        raise PathExpandError("graph", wanted="a graph", got=shown(graph))
     _check(slug, constants, most_links)
     scan = re.sub(r"[^A-Za-z0-9_.-]+", "-", graph.model) if scan is None else scan
     _check_name("scan", scan)
@@ -68,6 +78,8 @@ def graph_json(
         )
     written = _Writer(kept, depth, compared(kept) | (constants == "nodes"))
     links, remainder = written.links(most_links)
+    if paths:
+        written.carry(links)
     document: dict[str, Any] = {
         "metadata": _metadata(kept, slug, scan, constants, nodes, edges),
         "qParams": {
@@ -254,6 +266,18 @@ class _Writer:
             for s in np.flatnonzero(weights[t, order])
         ]
         return links, remainder
+
+    def carry(self, links: list[dict[str, Any]]) -> None:
+        """Add to the largest links of features the paths that carry them."""
+        numbers = {self.identity(n): n for n in self.order}
+        kinds = [node.kind for node in self.graph.nodes]
+        ends = [(numbers[link["source"]], numbers[link["target"]]) for link in links]
+        own = [n for n, pair in enumerate(ends) if "feature" in (kinds[pair[0]], kinds[pair[1]])]
+        own.sort(key=lambda n: -abs(links[n]["weight"]))
+        for n in own[:_MOST_CARRIED]:
+            found = edge_paths(self.graph, *ends[n], top=_PATHS)
+            links[n]["paths"] = [{"path": p.label, "value": p.value} for p in found.paths]
+            links[n]["paths_rest"] = found.remainder
 
     def node(self, n: int, influence: float, remainder: float) -> dict[str, Any]:
         """Give one node."""

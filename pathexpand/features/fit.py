@@ -290,7 +290,7 @@ def _layers(units: UnitSet, count: int) -> str:
     """Say of which layers a set is, in few words."""
     if len(units) == count:
         return "all layers"
-    return "its layers" if len(units) > 1 else f"layer {units.layers[0]}"
+    return "its layers" if len(units) > 1 else "its layer"
 
 
 def _table(

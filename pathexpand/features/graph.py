@@ -177,8 +177,8 @@ class Graph:
     ) -> AttentionScore:
         """Expand a head's attention score into pairs of this graph's nodes, query by key.
 
-        Without `query`, the position whose logits it explains looks; with `over`, what is expanded is the score of one
-        key less that of another. Raises `PathExpandError`.
+        Without `query`, the position whose logits are explained looks; with `over`, what is
+        expanded is the score of one key less that of another. Raises `PathExpandError`.
         """
         from pathexpand.features.attention import attention_score
 

@@ -108,7 +108,7 @@ def load_graph(file: str | FilePath) -> Graph:
         gap=arrays["gap"],
         gap_bound=arrays["gap_bound"],
         remainder=arrays["remainder"],
-        fit=head["fit"],
+        fit=head.get("fit", ""),
     )
 
 
@@ -172,6 +172,8 @@ def _head(file: FilePath, tensor: Stored) -> dict[str, Any]:
         _refuse(file, "a prompt that is no text")
     if not isinstance(head.get("model"), str) or not isinstance(head.get("nodes"), list):
         _refuse(file, "no model or no nodes")
+    if not isinstance(head.get("fit", ""), str):
+        _refuse(file, "a fit that is no text")
     return head
 
 

@@ -55,7 +55,7 @@ def to_networkx(graph: Graph) -> Any:
 
     Raises `PathExpandError` where networkx is not installed.
     """
-    networkx = _library("networkx", "pip install networkx")
+    networkx = _library("networkx", "pip install 'pathexpand[networkx]'")
     nodes, edges = nodes_and_edges(graph)
     made = networkx.DiGraph(model=graph.model, prompt=list(graph.prompt))
     for node in nodes:

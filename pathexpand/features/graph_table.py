@@ -277,13 +277,14 @@ def _claims(graph: Graph, whole: Graph | None) -> tuple[str, ...]:
     pruned = whole is not None or bool(graph.remainder.any())
     of = "What is kept and what is pruned add up" if pruned else "What is in the graph adds up"
     end = "up to rounding" if graph.closes else "only up to a gap that rounding does not explain"
+    closed = f"{of} to what each feature and logit reads, {end}."
     bare = _bare_layers(graph)
-    named = f"{_layers(bare)} {'has' if len(bare) == 1 else 'have'} no features"
-    mlps = "its MLP is one node" if len(bare) == 1 else "their MLPs are one node each"
-    return (
-        f"{of} to what each feature and logit reads, {end}.",
-        *((f"{named}: {mlps} at each position.",) if bare else ()),
-    )
+    if not bare:
+        return (closed,)
+    one = len(bare) == 1
+    mlps = "its MLP is one node" if one else "their MLPs are one node each"
+    named = f"{_layers(bare)} {'has' if one else 'have'} no features"
+    return closed, f"{named}: {mlps} at each position."
 
 
 def _bare_layers(graph: Graph) -> list[int]:

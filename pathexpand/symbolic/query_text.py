@@ -23,8 +23,7 @@ All other steps are components: heads, and neurons or whole MLPs where the
 network has them.
 
   L1H6, L3N210          this head, this neuron
-  L3M                   the whole MLP of layer 3, if it is a component and no
-                        source
+  L3M                   the whole MLP of layer 3, where it is a component
   L1H*, L*H6, L0-3H*    one head of a layer, of a number, of layers 0 to 3
   L1H0-5                one of heads 0 to 5
   L3N*, L0-3N0-99, L*M  one neuron, one MLP in the same way

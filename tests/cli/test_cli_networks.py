@@ -1,5 +1,8 @@
 """`expand` and `count` on networks with MLPs."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 SIZES = ["--layers", "2", "--heads", "3"]
@@ -112,7 +115,6 @@ def test_equation_with_mlps(call):
         (["--neurons", "3"], "--layers and --heads"),
         (["--mlp", "source"], "--layers and --heads"),
         (["--model", "two-layer", "--neurons", "3"], "--model has its own"),
-        (["--model", "two-layer", "--mlp", "source"], "--model has its own"),
         (["--model", "two-layer", "--parallel"], "--model has its own"),
     ],
     ids=lambda value: str(value)[:60],
@@ -127,3 +129,12 @@ def test_networks_that_are_refused(call, command, options, said):
 def test_a_large_expansion_is_refused_with_its_size(call):
     line = call("expand", "--layers", "12", "--heads", "12", "--neurons", "3072").refused()
     assert "got 16,522,317,015,371,960,456,247,984,700,527,560,340,939,897,314,956,935,601;" in line
+
+
+@pytest.mark.shared_models
+@pytest.mark.parametrize(("mlp", "paths"), [("source", 66_430), ("neurons", 9_150_462_864_199_557)])
+def test_a_model_is_counted_with_its_mlps_as_asked(
+    call: Any, shared_models: Path, mlp: str, paths: int
+) -> None:
+    model = str(shared_models / "stories260k")
+    assert call("count", "--model", model, "--mlp", mlp).out == f"{paths:,} paths\n"

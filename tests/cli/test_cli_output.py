@@ -336,7 +336,9 @@ def test_models(call):
     text = call("models").out
     names = re.findall(r"^(\S+): .*vocabulary \d+", text, re.MULTILINE)
     assert names[-1] == "two-layer"
-    assert len(text.splitlines()) == 2 * len(names)
+    features = re.findall(r"^features of (\S+): ", text, re.MULTILINE)
+    assert features == ["two-layer", "stories260k"]
+    assert len(text.splitlines()) == 2 * (len(names) + len(features))
 
 
 def test_program(call):

@@ -213,7 +213,7 @@ def test_heads_that_are_not_there_are_refused_in_one_line() -> None:
     run = small(4).run(PROMPT)
     made = made_of(run, random_units(run))
     for head in (Head(1, 3), Head(2, 0)):
-        with pytest.raises(PathExpandError, match="wanted a head of the model") as caught:
+        with pytest.raises(PathExpandError, match="wanted a head of 2 layers of 3") as caught:
             attention_score(made, head, 5, 3)
         assert len(str(caught.value).splitlines()) == 1
 

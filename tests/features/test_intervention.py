@@ -596,9 +596,12 @@ def test_tables_say_what_was_done() -> None:
         (lambda: FeatureChange("L0F1", np.nan), "L0F1: wanted a finite factor"),
         (lambda: FeatureChange("L0F1", True), "L0F1: wanted a finite factor"),
         (lambda: FeatureChange("L9F1", 0), "wanted a feature of layer 0, 1, 2"),
-        (lambda: FeatureChange("L0F99", 0), "wanted one that is on, got one that is off"),
-        (lambda: HeadChange("L0H3", 0), "wanted a head of the model"),
-        (lambda: HeadChange("L3H0", 0), "wanted a head of the model"),
+        (lambda: FeatureChange("L0F99", 0), "wanted features 0 to 16 of layer 0, got 99"),
+        (lambda: FeatureChange("L0F1@7", 0), "wanted positions 0 to 6 of this prompt, got 7"),
+        (lambda: HeadChange("L0H3", 0), "wanted a head of 3 layers of 3, got L0H3"),
+        (lambda: HeadChange("L3H0", 0), "wanted a head of 3 layers of 3, got L3H0"),
+        (lambda: HeadChange("L0H0", 0, ()), "L0H0 positions: wanted None for all"),
+        (lambda: HeadChange("L0H0", 0, 3), "L0H0 positions: wanted None for all"),  # type: ignore[arg-type]
         (lambda: HeadChange("L0H0", 0, (7,)), "wanted positions from 0 to 6"),
         (lambda: PathChange("embed@9", (), "L0F0@0", 0), "wanted the name of one node"),
         (lambda: PathChange("embed@0", "L0H0", "L0F0@0", 0), "wanted a sequence of labels"),  # type: ignore[arg-type]
@@ -610,6 +613,36 @@ def test_refusals(change: Callable[[], Any], said: str) -> None:
     with pytest.raises(PathExpandError) as caught:
         frozen_effect(made, [change()])
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("changes", [5, "L0F1", None])
+def test_changes_that_are_none_are_refused(changes: Any) -> None:
+    with pytest.raises(PathExpandError, match="changes: wanted a FeatureChange") as caught:
+        frozen_effect(_small(0), changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_feature_that_is_off_or_left_out_is_told_from_one_that_is_not_there() -> None:
+    made = _small(0)
+    assert made.made is not None
+    on = {(x.layer, x.index, x.position) for x in made.nodes if x.kind == "feature"}
+    feature, place = next((f, p) for f in range(17) for p in range(7) if (0, f, p) not in on)
+    with pytest.raises(PathExpandError, match=f"one that is off at position {place}"):
+        frozen_effect(made, FeatureChange(f"L0F{feature}@{place}", 0))
+    run = random_run()
+    left_out = graph_of(run, random_units(run), 2)
+    with pytest.raises(PathExpandError, match="wanted positions 2 to 6, where features are"):
+        frozen_effect(left_out, FeatureChange("L0F1@1", 0))
+
+
+@pytest.mark.parametrize("top", [-1, 2.5, True])
+def test_a_table_of_effects_has_rows_or_none(top: Any) -> None:
+    made = _small(0)
+    name = name_of(made.nodes[_some_features(made, 1)[0]])
+    effect = frozen_effect(made, FeatureChange(name, 0))
+    with pytest.raises(PathExpandError, match="top: wanted a whole number of at least 0"):
+        effect.table(top)
+    assert len(effect.table(0).rows) == 3  # the logits
 
 
 def test_more_refusals() -> None:

@@ -151,7 +151,7 @@ def test_what_cannot_be_made_is_refused(options: dict[str, Any], said: str) -> N
 
 
 def test_a_model_without_features_says_so() -> None:
-    with pytest.raises(ModelError, match="two-layer has some of its own"):
+    with pytest.raises(ModelError, match="those of stories260k and two-layer come with"):
         pathexpand.load("one-layer").run("to be").graph()
 
 

@@ -308,15 +308,15 @@ def unnormalised(scores: Any, seen: Any, sinks: Any = None) -> Any:
 softmax_original = dense.masked_softmax
 
 
-def no_output_bias(attn: Any, stream: Any, pattern: Any) -> Any:
-    return output_original(replace(attn, b_O=None), stream, pattern)
+def no_output_bias(attn: Any, stream: Any, pattern: Any, *rest: Any) -> Any:
+    return output_original(replace(attn, b_O=None), stream, pattern, *rest)
 
 
 output_original = dense._attention_output
 
 
-def heads_misfused(attn: Any, stream: Any, pattern: Any) -> Any:
-    return output_original(replace(attn, W_O=attn.W_O[::-1]), stream, pattern)
+def heads_misfused(attn: Any, stream: Any, pattern: Any, *rest: Any) -> Any:
+    return output_original(replace(attn, W_O=attn.W_O[::-1]), stream, pattern, *rest)
 
 
 def one_sided_scores(attn: Any, reads: Any, rotary: Any = None, places: Any = None) -> Any:

@@ -761,7 +761,7 @@ SLIPS = (
         "Ctrl-C in the middle of a batch",
         search,
         "search",
-        "pass  #",
+        "hunt.interrupted = True  #",
         "left = hunt.left  #",
         "stopped",
         "bound",

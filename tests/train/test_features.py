@@ -379,13 +379,29 @@ def test_no_two_features_are_fitted_alike(monkeypatch: pytest.MonkeyPatch) -> No
     assert merge.mergings([merge.rounded(features)])[0].after < 61
 
 
+WITHOUT_TORCH = (
+    "import sys; sys.modules['torch'] = None\n"
+    "from pathexpand.train.features.__main__ import main\n"
+    "main(sys.argv[1:])"
+)
+
+
+def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
+    return subprocess.run(code, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize("command", [[], ["sae"], ["transcoders"]])
 def test_help_wants_no_torch(command: list[str]) -> None:
-    code = (
-        "import sys; sys.modules['torch'] = None\n"  # as if it were not installed
-        "from pathexpand.train.features.__main__ import main\n"
-        f"main({[*command, '--help']!r})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = without_torch(*command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Usage:")
     assert "--help" in done.stdout
+
+
+def test_training_wants_torch_and_says_so(tmp_path: Path) -> None:
+    wanted = ["--model", "x", "--origin", "x", "--licence", "x", "--out", str(tmp_path / "none")]
+    done = without_torch("transcoders", *wanted)
+    assert done.returncode == 2
+    assert done.stderr == "error: torch: wanted for training; pip install 'pathexpand[train]'\n"
+    assert not list(tmp_path.iterdir())

@@ -125,7 +125,7 @@ def load_units(
 
 def _set_name(given: str | FilePath, place: FilePath) -> str:
     """Name a set after the directory the caller gave, not after a folder below it."""
-    is_embedded = place.is_relative_to(_EMBEDDED) and not FilePath(given).exists()
+    is_embedded = FilePath(given).name == given and _EMBEDDED / given in (place, place.parent)
     return str(given) if is_embedded else place.resolve().name or str(place)
 
 

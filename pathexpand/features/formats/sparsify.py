@@ -69,6 +69,7 @@ def _hooks(folder: FilePath, given: Given, *, transcodes: bool) -> tuple[int, Ho
     if given.layer is not None and given.hook_in is not None:
         return given.layer, given.hook_in, given.hook_out or given.hook_in
     layer, kind = module(folder.resolve().name, f"{folder}")
+    layer = layer if given.layer is None else given.layer
     if not transcodes:
         return layer, given.hook_in or _OUTPUT[kind], given.hook_in or _OUTPUT[kind]
     if kind != "mlp":

@@ -94,6 +94,8 @@ def sameness(record: Record) -> str:
             f"{gone} in layer {layer['layer']}"
             for layer, gone in zip(record["merged"], lost(record), strict=True)
         )
+        if len(set(lost(record))) == 1:
+            parts = f"{lost(record)[0]} in each layer"
         told.append(
             f"Of {record['settings']['n_features']} features in each layer, those with equal "
             "encoder rows, biases and thresholds were made one, whose row of W_dec is the sum of "
