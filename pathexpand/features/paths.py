@@ -79,13 +79,13 @@ class EdgePaths(Tabled):
     def _claim(self, left: int) -> str:
         if not self.count:
             return f"No path leads from {self.source} to {self.target}."
+        if not self.weight and not self.bound and not any(path.value for path in self.paths):
+            return f"No path brings anything from {self.source} to {self.target}."
         if left:
             several = f"each of the {left:,} unlisted paths"
             unlisted = "the unlisted path" if left == 1 else several
             said = f"{unlisted} has |value| of at most {self.bound:.4g}."
             return f"{'Certified' if self.certified else 'Stopped early'}: {said}"
-        if not self.weight and not any(path.value for path in self.paths):
-            return f"Complete: no path brings anything from {self.source} to {self.target}."
         return "Complete: no path is left out."
 
     def table(self) -> AnalysisTable:

@@ -596,7 +596,7 @@ def test_tables_say_what_was_done() -> None:
         (lambda: FeatureChange("L0F1", np.nan), "L0F1: wanted a finite factor"),
         (lambda: FeatureChange("L0F1", True), "L0F1: wanted a finite factor"),
         (lambda: FeatureChange("L9F1", 0), "wanted a feature of layer 0, 1, 2"),
-        (lambda: FeatureChange("L0F99", 0), "wanted features 0 to 16 of layer 0, got 99"),
+        (lambda: FeatureChange("L0F99", 0), "wanted features 0 to 6 of layer 0, got 99"),
         (lambda: FeatureChange("L0F1@7", 0), "wanted positions 0 to 6 of this prompt, got 7"),
         (lambda: HeadChange("L0H3", 0), "wanted a head of 3 layers of 3, got L0H3"),
         (lambda: HeadChange("L3H0", 0), "wanted a head of 3 layers of 3, got L3H0"),
@@ -626,11 +626,10 @@ def test_a_feature_that_is_off_or_left_out_is_told_from_one_that_is_not_there() 
     made = _small(0)
     assert made.made is not None
     on = {(x.layer, x.index, x.position) for x in made.nodes if x.kind == "feature"}
-    feature, place = next((f, p) for f in range(17) for p in range(7) if (0, f, p) not in on)
+    feature, place = next((f, p) for f in range(7) for p in range(7) if (0, f, p) not in on)
     with pytest.raises(PathExpandError, match=f"one that is off at position {place}"):
         frozen_effect(made, FeatureChange(f"L0F{feature}@{place}", 0))
-    run = random_run()
-    left_out = graph_of(run, random_units(run), 2)
+    left_out = _small(0, zero=2)
     with pytest.raises(PathExpandError, match="wanted positions 2 to 6, where features are"):
         frozen_effect(left_out, FeatureChange("L0F1@1", 0))
 
