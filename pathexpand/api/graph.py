@@ -48,7 +48,8 @@ def run_graph(
     report: Callable[[int, int], None] | None,
 ) -> Graph:
     """Put units into a run and work out the graph, whole or pruned as it is made."""
-    check_counts(top_logits, zero_positions, names=("top_logits", "zero_positions"))
+    check_counts(top_logits, None, names=("top_logits", ""))
+    check_counts(zero_positions, None, names=("zero_positions", ""))
     shares = _shares(prune)
     if zero_positions > len(run.tokens):
         wanted = f"at most the {len(run.tokens)} positions of this prompt"
@@ -184,7 +185,8 @@ def _logits(
     odds = np.exp(logits - logits.max())
     odds /= odds.sum()
     if targets is not None:
-        if isinstance(targets, str) or not isinstance(targets, Sequence | np.ndarray):
+        several = isinstance(targets, Sequence) and not isinstance(targets, str)
+        if not several and not (isinstance(targets, np.ndarray) and targets.ndim):
             wanted = "a list of tokens"
             raise PathExpandError("targets of a graph", wanted=wanted, got=shown(targets))
         tokens = []
@@ -199,7 +201,8 @@ def _logits(
             raise PathExpandError("targets of a graph", wanted="at least one token", got="none")
         chosen = np.array(list(dict.fromkeys(tokens)), dtype=np.intp)
         return Logits(chosen, odds[chosen])
-    if isinstance(probability, bool) or not 0 < probability <= 1:
+    number = isinstance(probability, int | float | np.number) and not isinstance(probability, bool)
+    if not number or not 0 < probability <= 1:
         wanted = "a number above 0, at most 1"
         raise PathExpandError("probability", wanted=wanted, got=repr(probability)[:40])
     if not most:

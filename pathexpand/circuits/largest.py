@@ -11,7 +11,9 @@ k-th value, neither that block nor any after it can hold anything larger.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -265,11 +267,30 @@ class _Scan:
     def blocks(self, least: Any = None) -> Iterator[_Block]:
         """Yield the blocks that may hold an entry of size `least()` or more, in scaled units.
 
-        The array of a block is written over by the next one.
+        The next one is multiplied out while one is looked at, in a thread of its own, and then
+        written over it.
         """
-        room = np.empty(_ROWS * _COLUMNS, dtype=np.float32)
+        rooms = cycle(np.empty((2, _ROWS * _COLUMNS), dtype=np.float32))
+        with ThreadPoolExecutor(1) as aside:
+            ahead: Future[_Block] | None = None
+            for (rows, columns, right), room in zip(self._places(least), rooms, strict=False):
+                following = aside.submit(self._block, rows, columns, right, room)
+                if ahead is not None:
+                    yield ahead.result()
+                ahead = following
+            if ahead is not None:
+                yield ahead.result()
+
+    def _block(
+        self, rows: slice, columns: slice, right: Any, room: npt.NDArray[np.float32]
+    ) -> _Block:
+        left = self._left[rows]
+        out = room[: len(left) * right.shape[1]].reshape(len(left), -1)
+        return _Block(rows, columns, np.matmul(left, right, out=out))
+
+    def _places(self, least: Any) -> Iterator[tuple[slice, slice, npt.NDArray[np.float32]]]:
+        """Yield the rows and columns of each block that may matter, and the columns themselves."""
         for rows in _slices(len(self.row_ids), _ROWS):
-            left = self._left[rows]
             at = 0
             for right in self._right:
                 columns = slice(at, at + right.shape[1])
@@ -278,8 +299,7 @@ class _Scan:
                     bound = self.row_norms[rows.start] * self.column_norms[columns.start] * _OVER
                     if bound < least():
                         break  # and all that come after: norms fall
-                out = room[: len(left) * right.shape[1]].reshape(len(left), -1)
-                yield _Block(rows, columns, np.matmul(left, right, out=out))
+                yield rows, columns, right
 
     def zeros(self, k: int) -> tuple[Indices, Indices]:
         """Give the first k entries by row and column that are 0 for a row or column of zeros."""

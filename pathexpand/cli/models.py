@@ -46,11 +46,12 @@ def _features(folder: Traversable) -> list[str]:
     about = json.loads((folder / "training.json").read_text(encoding="utf-8"))
     layers = about["layers"]
     of = f"{len(layers)} layers" if len(layers) > 1 else f"layer {layers[0]}"
-    what = "An SAE" if about["kind"] == "sae" else "Transcoders"
+    what = "an SAE" if about["kind"] == "sae" else "transcoders"
     name = about["model"]["name"]
-    own = name in _ABOUT
-    line = "pathexpand graph" if own else f"pathexpand graph --model DIR, a directory of {name}"
-    return [f"features of {name}: {what}, {of}", f"  {line} takes them without --features."]
+    when = "where no --features are given."
+    if name not in _ABOUT:
+        when = "for that model, which does not come with the package."
+    return [f"features of {name}: {what} of {of}", f'  Taken by "pathexpand graph" {when}']
 
 
 def _sizes(folder: Traversable, name: str) -> str:

@@ -47,6 +47,8 @@ def check_units(units: UnitSet, checkpoint: Checkpoint, *, folded: bool = False)
     Weights that were folded or centred on loading are refused, since features are trained without;
     `folded` says that these were trained on just this model. Raises `ModelError`.
     """
+    if not isinstance(units, UnitSet):
+        raise ModelError("features", wanted="a UnitSet", got=shown(units))
     count, width = checkpoint.config.n_layers, checkpoint.config.d_model
     for unit in units:
         for name, size in (("reads", unit.d_in), ("writes", unit.d_out)):
@@ -172,7 +174,7 @@ def at_hook(
         raise ModelError(f"hook {hook}", wanted="units that check_units gave", got=hook)
     found = places[hook]()
     if found is None:
-        raise ModelError(f"layer {layer}", wanted=f"a {hook}", got="none")
+        raise ModelError(f"layer {layer}", wanted=f"something at {hook}", got="none")
     return np.asarray(found[row])
 
 

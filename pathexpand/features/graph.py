@@ -94,7 +94,7 @@ class Graph:
 
         >>> from pathexpand.api import load
         >>> load("two-layer").run("to be or not to").graph()
-        Graph('two-layer': 296 nodes, 2,641 edges, closes)
+        Graph('two-layer': 145 nodes, 1,843 edges, closes)
         """
         edges = int(np.count_nonzero(self.weights))
         closes = "closes" if self.closes else "does not close"
@@ -223,7 +223,10 @@ class Graph:
                 wanted = f"a number from 0 to {len(self.nodes) - 1}"
                 raise PathExpandError(f"node {node}", wanted=wanted)
             return int(node)
-        found = [n for n, each in enumerate(self.nodes) if node in (name_of(each), each.label)]
+        named = isinstance(node, str)
+        found = [
+            n for n, each in enumerate(self.nodes) if named and node in (each.name, each.label)
+        ]
         if len(found) == 1:
             return found[0]
         names = ", ".join(name_of(self.nodes[n]) for n in found[:_NAMED])

@@ -143,6 +143,9 @@ class PathChange:
         if isinstance(self.components, str) or not isinstance(self.components, Sequence):
             wanted = 'a sequence of labels, such as ("L0H1", "L1H2")'
             raise PathExpandError("components", wanted=wanted, got=shown(self.components))
+        for end, name in (("source", self.source), ("target", self.target)):
+            if not isinstance(name, str):
+                raise PathExpandError(end, wanted="a name such as L3F17@4", got=shown(name))
         object.__setattr__(self, "components", tuple(map(str, self.components)))
         _check_factor(f"path from {self.source}", self.factor)
 

@@ -249,7 +249,7 @@ class Unit:
 
     def encoder(self, features: Sequence[int] | Array) -> Array:
         """Give encoder rows as stored: (n, d_in)."""
-        return self.W_enc.at(np.asarray(features, np.int64))
+        return self.W_enc.at(self._known(features))
 
     def reads(self, features: Sequence[int] | Array) -> Array:
         """Give what each feature reads of the unscaled input: (n, d_in).
@@ -262,12 +262,12 @@ class Unit:
 
     def constants(self, features: Sequence[int] | Array) -> Array:
         """Give the part of each feature's pre-activation that no input makes: (n,)."""
-        own: Array = self.b_enc[np.asarray(features, np.int64)]
+        own: Array = self.b_enc[self._known(features)]
         return own if self.pre_bias is None else own - self.encoder(features) @ self.pre_bias
 
     def decoder(self, features: Sequence[int] | Array, target: int | None = None) -> Array:
         """Give decoder rows into one of the layers it writes, its own by default: (n, d_out)."""
-        return self._rows_into(target).at(np.asarray(features, np.int64))
+        return self._rows_into(target).at(self._known(features))
 
     def scales(self, x: Array) -> tuple[Array, Array, Array]:
         """Give `scale`, `back` (position,) and `shift` (position, 1) of inputs (position, d_in)."""
@@ -331,8 +331,20 @@ class Unit:
             raise self._error("target", f"a layer it writes ({known})", shown(target))
         return self.W_dec[self.writes.index(layer)]
 
+    def _known(self, features: Sequence[int] | Array) -> Array:
+        """Give numbers of features, all of which there are."""
+        which = np.asarray(features)
+        if not which.size:
+            return which.astype(np.int64)
+        if which.dtype.kind not in "iu" or which.min() < 0 or which.max() >= self.features:
+            raise self._error("features", f"numbers from 0 to {self.features - 1}", shown(features))
+        return which.astype(np.int64)
+
     def _checked(self, x: Array) -> Array:
-        x = np.asarray(x, np.float64)
+        try:
+            x = np.asarray(x, np.float64)
+        except (TypeError, ValueError):
+            raise self._error("input", "numbers", shown(x)) from None
         if x.ndim != 2 or x.shape[1] != self.d_in:
             raise self._error("input", f"shape (position, {self.d_in})", f"{x.shape}")
         if not np.isfinite(x).all():
@@ -411,6 +423,9 @@ class UnitSet:
         subject = f"features {self.name}"
         if self.kind not in get_args(SetKind):
             raise ModelError(subject, wanted="transcoders, clt or saes", got=shown(self.kind))
+        plain = isinstance(self.units, tuple | list)
+        if not plain or not all(isinstance(unit, Unit) for unit in self.units):
+            raise ModelError(subject, wanted="a tuple of units", got=shown(self.units))
         layers = [unit.layer for unit in self.units]
         if not layers or layers != sorted(set(layers)):
             got = ", ".join(map(str, layers)) or "none"

@@ -254,7 +254,7 @@ def test_average_norms_are_folded(tmp_path: Path) -> None:
     p, x, s = layouts.subtracting(), layouts.inputs(), 0.37
     layouts.sae_lens(p, tmp_path, architecture="standard", apply_b_dec_to_input=True,
                      normalize_activations="expected_average_only_in")  # fmt: skip
-    with pytest.raises(PathExpandError, match="input_scale"):
+    with pytest.raises(PathExpandError, match="wanted an input_scale"):
         load_units(tmp_path)
     act, written = p.dense(x * s, lambda pre: np.maximum(pre, 0))
     unit = load_units(tmp_path, input_scale=s).unit(LAYER)
@@ -373,6 +373,7 @@ def test_two_formats_with_the_same_files(tmp_path: Path) -> None:
     layouts.gemma_scope(layouts.plain(), tmp_path)
     line = refused(tmp_path)
     assert "gemma-scope-transcoder or gemma-scope-sae" in line
+    assert "got files of several formats" in line
     assert "hook_in" in refused(tmp_path, format="gemma-scope-sae")
 
 
@@ -390,6 +391,8 @@ def test_options_that_the_files_answer(tmp_path: Path) -> None:
     layouts.sae_lens(layouts.plain(), tmp_path)
     for option, value in (("layer", 3), ("hook_in", "resid_pre"), ("hook_out", "mlp_out")):
         assert f"no {option}" in refused(tmp_path, **{option: value})
+    # Files of this kind may need it; these do not.
+    assert "no input_scale" in refused(tmp_path, input_scale=2.0)
     for option, value in (("layer", -1), ("hook_in", "hook_resid_pre"), ("input_scale", 0)):
         assert option in refused(tmp_path, **{option: value})
 
@@ -589,3 +592,28 @@ def test_several_folders_are_one_set(tmp_path: Path) -> None:
     assert units.layers == (0, 2, 10)
     assert abs(units.unit(10).E - layouts.plain(10).E).max() == 0
     assert load_units(tmp_path / "layers.2" / "cfg.json").layers == (2,)
+
+
+def test_a_layer_that_is_given_counts_more_than_a_folders_name(tmp_path: Path) -> None:
+    layouts.sparsify(layouts.plain(), tmp_path, module="layers.2")
+    assert load_units(tmp_path, layer=5).layers == (5,)
+    assert load_units(tmp_path, layer=5, hook_in="resid_pre").unit(5).hook_in == "resid_pre"
+
+
+def test_sets_are_named_after_the_directory_that_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "mine"
+    for layer in (1, 0):
+        layouts.sparsify(layouts.plain(layer), place, module=f"layers.{layer}")
+    assert load_units(place).name == "mine"
+    assert load_units(place / "layers.1").name == "layers.1"
+    assert load_units(place / "layers.1" / "cfg.json").name == "layers.1"
+    monkeypatch.chdir(place)
+    assert load_units(".").name == "mine"
+    assert load_units("two-layer").name == "two-layer"
+    # A folder of that name is not looked at, a longer path to one is.
+    layouts.sparsify(layouts.plain(), tmp_path / "two-layer", module="layers.0")
+    monkeypatch.chdir(tmp_path)
+    assert load_units("./two-layer").name == "two-layer"
+    assert load_units("./two-layer").format == "sparsify"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from pathexpand.features.graph_file import load_graph
 from pathexpand.features.graph_schema import check_graph_json
 from pathexpand.features.graph_table import edges_table, nodes_table, summary_table
 from pathexpand.features.influence import prune, scores
-from pathexpand.features.unit import UnitSet
-from tests.api.models import SIZES, small
-from tests.features.graphs import PROMPT, changed, graph_of, made_of, random_units
+from pathexpand.features.intervention import PathChange
+from pathexpand.features.unit import Unit, UnitSet
+from tests.api.models import small
+from tests.features.graphs import PROMPT, graph_of, made_of, random_units
 from tests.features.random_graph import random_graph
 
 TEXT = "Humpty Dumpty sat on a wall. Humpty D"
@@ -135,8 +137,6 @@ def test_claims_agree_with_their_subjects(graph: Graph) -> None:
 
 def test_the_largest_gap_is_of_what_reads(graph: Graph) -> None:
     exact = replace(graph, gap=np.zeros(len(graph)))
-    for nodes in (graph.nodes, prune(exact, nodes=0).nodes):
-        assert nodes
     for table in (nodes_table(exact), nodes_table(prune(exact, nodes=0), whole=exact)):
         line = next(line for line in table.closing if line.label == "largest gap")
         name = line.remark.split(",")[0]
@@ -283,6 +283,7 @@ def test_what_is_no_graph_is_refused() -> None:
     ("targets", "said"),
     [
         (3, "a list of tokens, got 3"),
+        (np.array(3), "a list of tokens"),
         (" to", "a list of tokens, got ' to'"),
         ([np.ones(192)], "single tokens, got a direction"),
         ([(3, 5)], "single tokens, got a difference"),
@@ -292,6 +293,48 @@ def test_targets_are_tokens(targets: Any, said: str) -> None:
     run = pathexpand.load("two-layer").run("to be or not to be")
     with pytest.raises(PathExpandError, match=said) as caught:
         run.graph(targets=targets)
+    one_line(caught)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"probability": "a"}, "probability: wanted a number above 0"),
+        ({"probability": None}, "probability: wanted a number above 0"),
+        ({"zero_positions": None}, "zero_positions: wanted a whole number"),
+        ({"top_logits": None}, "top_logits: wanted a whole number"),
+    ],
+)
+def test_options_of_graphs_are_numbers(options: dict[str, Any], said: str) -> None:
+    run = pathexpand.load("two-layer").run("to be or not to be")
+    with pytest.raises(PathExpandError, match=said) as caught:
+        run.graph(**options)
+    one_line(caught)
+
+
+CALLS: dict[str, Callable[[Graph], Any]] = {
+    "node": lambda graph: graph.find(np.arange(3)),  # type: ignore[arg-type]
+    "source": lambda graph: PathChange(3, (), "a", 0),  # type: ignore[arg-type]
+    "target": lambda graph: PathChange("embed@0", (), None, 0),  # type: ignore[arg-type]
+    "a UnitSet": lambda graph: reconstruction(5, run_of()),  # type: ignore[arg-type]
+    "a tuple of units": lambda graph: UnitSet(5, "saes"),  # type: ignore[arg-type]
+    "units, got": lambda graph: UnitSet((1,), "saes"),  # type: ignore[arg-type]
+    "numbers from 0 to": lambda graph: unit_of(graph).decoder([99]),
+    "from 0 to 16": lambda graph: unit_of(graph).encoder([-1]),
+    "0 to 16, got": lambda graph: unit_of(graph).constants([0.5]),
+    "input: wanted numbers": lambda graph: unit_of(graph).encode("a"),  # type: ignore[arg-type]
+}
+
+
+def unit_of(graph: Graph) -> Unit:
+    assert graph.made is not None
+    return graph.made.units.units[0]
+
+
+@pytest.mark.parametrize("said", CALLS)
+def test_what_is_given_by_mistake_is_named(graph: Graph, said: str) -> None:
+    with pytest.raises(PathExpandError, match=said) as caught:
+        CALLS[said](graph)
     one_line(caught)
 
 
@@ -359,14 +402,3 @@ def test_paths_need_a_run(graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(PathExpandError, match="a graph of a run") as caught:
         load_graph(tmp_path / "g.safetensors").to_json(slug="a", paths=True)
     one_line(caught)
-
-
-def test_units_of_another_width_are_still_refused() -> None:
-    run = run_of()
-    units = random_units(run)
-    wide = random_units(
-        small(0, sizes={"n_layers": 3, "d_model": SIZES["d_model"] + 2}).run(PROMPT)
-    )
-    assert isinstance(changed(units, 0), UnitSet)
-    with pytest.raises(ModelError, match="width"):
-        run.graph(wide)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -21,6 +22,7 @@ from pathexpand.features.graph_schema import check_graph_json
 from pathexpand.features.influence import prune
 from pathexpand.table import AnalysisTable
 from tests.api.models import SIZES, tensors
+from tests.features import layouts
 
 TOKENS = "3,1,4,1,5,9,2"
 FEATURES = 17
@@ -187,7 +189,19 @@ def test_a_gap_is_an_error(run: Run, files: tuple[Path, Path], tmp_path: Path) -
         (("--edge", "L1E@2", "embed@1"), "a feature or a logit"),
         (("--node", "embed@1", "--summary"), "one of --summary, --node and --edge"),
         (("--outgoing",), "goes with --node"),
+        (("--edge", "embed@1", "L1F1@1", "--top", "-1"), "--top: wanted a whole number"),
+        (("--node", "embed@1", "--top", "-1"), "--top: wanted a whole number"),
         (("--slug", "a"), "goes with --export"),
+        (("--export-paths",), "--export-paths goes with --export"),
+        (("--metadata", "a.json"), "--metadata goes with --export"),
+        (("--export", "a.json", "--metadata", "a.json"), "the same file"),
+        (("--export", "a.json", "--metadata", "no/such/a.json"), "a directory that exists"),
+        (("--zero-positions", "8"), "--zero-positions: wanted at most the 7 positions"),
+        (("--input-scale", "2"), "wanted no input_scale"),
+        (("--input-scale", "0"), "--input-scale: wanted a positive number"),
+        (("--layer", "-1"), "--layer: wanted a layer from 0"),
+        (("--hook-in", "nowhere"), "--hook-in: wanted one of resid_pre"),
+        (("--hook-out", "nowhere"), "--hook-out: wanted one of resid_pre"),
         (("--constants", "nodes"), "goes with --export"),
         (("--most-links", "3"), "--most-links goes with --export"),
         (("--export", "a b.json"), "slug"),
@@ -196,15 +210,15 @@ def test_a_gap_is_an_error(run: Run, files: tuple[Path, Path], tmp_path: Path) -
         (("--save", "a.npz"), "ends in .safetensors"),
         (("--save", "a.safetensors", "--out", "a.safetensors"), "the same file"),
         (("--load", "a.safetensors"), "does not go with --load"),
-        (("--nodes", "2"), "a share from 0 to 1"),
-        (("--edges", "nan"), "a share from 0 to 1"),
-        (("--top", "-1"), "top"),
-        (("--top-logits", "-1"), "top"),
-        (("--logit-probability", "0"), "probability"),
-        (("--zero-positions", "-1"), "zero"),
+        (("--nodes", "2"), "--nodes: wanted a share from 0 to 1"),
+        (("--edges", "nan"), "--edges: wanted a share from 0 to 1"),
+        (("--top", "-1"), "--top: wanted"),
+        (("--top-logits", "-1"), "--top-logits: wanted"),
+        (("--logit-probability", "0"), "--logit-probability: wanted"),
+        (("--zero-positions", "-1"), "--zero-positions: wanted"),
         (("--position", "99"), "position 99"),
         (("--target", "#99"), "99"),
-        (("--format-of-features", "nonsense"), "nonsense"),
+        (("--format-of-features", "nonsense"), "--format-of-features: wanted one of"),
         (("--features", "no such folder"), "no such folder"),
     ],
 )
@@ -230,7 +244,12 @@ def test_bad_input_gets_one_line(
         (("--load", "no.safetensors", "--target", "a"), "--target needs a run"),
         (("--load", "no.safetensors", "--top-logits", "10"), "--top-logits needs a run"),
         (("--load", "no.safetensors", "--model", "two-layer"), "--model needs a run"),
-        (("--model", "zero-layer"), "features"),
+        (("--load", "no.safetensors", "--folded"), "--folded needs a run"),
+        (("--load", "no.safetensors", "--layer", "1"), "--layer needs a run"),
+        (("--load", "no", "--export", "a.json", "--export-paths"), "--export-paths needs a run"),
+        (("--model", "zero-layer"), "those of stories260k and two-layer come with"),
+        (("--input-scale", "2"), "--input-scale goes with --features"),
+        (("--hook-in", "mlp_in"), "--hook-in goes with --features"),
         (("--format-of-features", "sae-lens"), "goes with --features"),
     ],
 )
@@ -249,3 +268,81 @@ def test_bad_input_without_a_model_gets_one_line(
 def test_an_embedded_model_has_features_of_its_own(run: Run) -> None:
     status, out, err = run(here=False)
     assert (status, err) == (0, "") and "two-layer" in out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(["graph", *options])
+    out, err = capsys.readouterr()
+    assert (end.value.code, out) == (2, "") and len(err.splitlines()) == 1
+    return err
+
+
+def test_what_to_do_is_said_in_options(
+    capsys: pytest.CaptureFixture[str], files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, units = files
+    given = ("--model", str(model), "--tokens", TOKENS, "--features")
+    assert "or give --force" in refused(capsys, *given, str(units))
+    layouts.gemma_scope(layouts.plain(), tmp_path / "gemma")
+    line = refused(capsys, *given, str(tmp_path / "gemma"))
+    assert "give --format-of-features gemma-scope-transcoder or gemma-scope-sae" in line
+    named = (*given, str(tmp_path / "gemma"), "--format-of-features", "gemma-scope-sae")
+    line = refused(capsys, *named)
+    assert "give it as --hook-in" in line
+    layouts.sae_lens(
+        layouts.plain(), tmp_path / "lens", normalize_activations="expected_average_only_in"
+    )
+    line = refused(capsys, *given, str(tmp_path / "lens"))
+    assert "wanted an input_scale" in line and "give it as --input-scale" in line
+    line = refused(capsys, *given, str(tmp_path / "lens"), "--input-scale", "2")
+    assert "wanted the model's 2 layers" in line  # read, but of another model
+
+
+def test_units_trained_on_folded_weights(
+    capsys: pytest.CaptureFixture[str], files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, units = files
+    folded = tmp_path / "folded"
+    folded.mkdir()
+    config = json.loads((model / "config.json").read_text())
+    (folded / "config.json").write_text(json.dumps(config | {"normalization_type": "LNPre"}))
+    norms = re.compile(r".*ln.*\.[wb]")
+    some = {name: each for name, each in tensors(3).items() if not norms.fullmatch(name)}
+    save_file(some, folded / "model.safetensors")
+    given = ("--model", str(folded), "--tokens", TOKENS, "--features", str(units), "--force")
+    assert "or give --folded if they were trained" in refused(capsys, *given)
+    with pytest.raises(SystemExit) as end:
+        main(["graph", *given, "--folded"])
+    assert end.value.code == 0 and "closes" in capsys.readouterr().out
+
+
+def test_paths_and_the_list_of_graphs_are_exported(run: Run, tmp_path: Path) -> None:
+    file, listed = tmp_path / "a.json", tmp_path / "graph-metadata.json"
+    status, _, err = run("--export", str(file), "--metadata", str(listed), "--export-paths")
+    document = json.loads(file.read_text())
+    check_graph_json(document)
+    assert (status, err) == (0, "")
+    assert json.loads(listed.read_text()) == {"graphs": [document["metadata"]]}
+    assert any(link.get("paths") for link in document["links"])
+    status, _, _ = run("--export", str(file))
+    assert not any("paths" in link for link in json.loads(file.read_text())["links"])
+
+
+def test_layers_without_features_are_named(
+    run: Run, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    some = tmp_path / "some"
+    layouts.sae_lens(
+        layouts.plain(width=SIZES["d_model"]),
+        some,
+        architecture="jumprelu_transcoder",
+        d_in=SIZES["d_model"],
+        d_out=SIZES["d_model"],
+        metadata={"hook_name": "blocks.1.mlp.hook_in", "hook_name_out": "blocks.1.hook_mlp_out"},
+    )
+    status, out, err = run("--features", str(some))
+    assert (status, err) == (0, "")
+    words = " ".join(out.split())
+    assert "Layer 0 has no features: its MLP is one node at each position." in words
+    assert "some: L0 of its layer" in words and "not comparable" in words

@@ -125,7 +125,7 @@ def load_units(
 
 def _set_name(given: str | FilePath, place: FilePath) -> str:
     """Name a set after the directory the caller gave, not after a folder below it."""
-    is_embedded = FilePath(given).name == given and _EMBEDDED / given in (place, place.parent)
+    is_embedded = given == FilePath(given).name and _EMBEDDED / given in (place, place.parent)
     return str(given) if is_embedded else place.resolve().name or str(place)
 
 
@@ -142,7 +142,7 @@ def _place(given: Any) -> FilePath:
     if not isinstance(given, str | FilePath) or not str(given):
         raise FileError("features", wanted=wanted, got=shown(given))
     own = _EMBEDDED / str(given)
-    if isinstance(given, str) and own.parent == _EMBEDDED and own.is_dir():
+    if given == own.name and own.is_dir():  # "./two-layer" is a folder here
         return own / "features" if (own / "features").is_dir() else own
     place = FilePath(given)
     if place.suffix in pickled.ENDS and place.is_file():
