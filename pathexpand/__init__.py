@@ -102,7 +102,8 @@ __all__ = [
 if TYPE_CHECKING:
     from pathexpand.api import Model, Run, from_state_dict, load
     from pathexpand.api.live import from_transformer_lens, from_transformers
-    from pathexpand.certificate import Certificate, certify, check_certificate
+    from pathexpand.certificate import Certificate, check_certificate
+    from pathexpand.certificate.certify import certify
     from pathexpand.engine.sampling import Sample
     from pathexpand.engine.search import Budget
     from pathexpand.errors import PathExpandError

@@ -477,7 +477,8 @@ class Run:
     ) -> Graph:
         """Make the attribution graph of this run, with sparse features in its MLPs or stream.
 
-        `features` is a set of units or the directory of one; an embedded model may have its own.
+        `features` is a set of units or the directory of one; without them, those that come with the
+        package for this very model.
         The logits are those of `targets`, or the likeliest `top_logits` that make up `probability`.
         At the first `zero_positions` positions no feature is looked at. `prune` keeps, already
         while the graph is made, the nodes and edges of most influence: two shares, or true for

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -177,7 +178,6 @@ def _metadata(
     nodes: float | None,
     edges: float | None,
 ) -> dict[str, Any]:
-    from pathexpand import __version__
 
     tokens = [plain_token(text) for text in graph.prompt]
     pruning = {"node_threshold": nodes, "edge_threshold": edges}
@@ -191,7 +191,7 @@ def _metadata(
         **({"node_threshold": nodes} if nodes is not None else {}),
         "info": {
             "description": f"Attribution graph of {graph.model}, with remainders and constants.",
-            "generator": {"name": "pathexpand", "version": __version__},
+            "generator": {"name": "pathexpand", "version": version("pathexpand")},
         },
         **({"pruning_settings": set_} if set_ else {}),
         "closure": {

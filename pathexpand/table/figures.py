@@ -49,12 +49,12 @@ class Scale:
 def percent(share: float | None) -> str:
     """Write a share as a percentage, or a dash where there is none.
 
-    >>> [percent(each) for each in (0.41189, -0.00004, 0.0, 81234.5, None)]
+    >>> [percent(each) for each in (0.41189, -0.00004, -0.0, 81234.5, None)]
     ['41.2%', '-0.004%', '0.0%', '8.12e+06%', '-']
     """
     if share is None:
         return "-"
-    hundredths = 100 * share
+    hundredths = 100 * share + 0.0  # no "-0.0%" of nothing
     if hundredths and abs(hundredths) < 0.05:
         return f"{hundredths:.1g}%"
     return f"{hundredths:.1f}%" if abs(hundredths) < 1e5 else f"{hundredths:.2e}%"
