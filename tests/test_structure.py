@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "pathexpand"
 # Each part may import the parts before it and its own modules, nothing after it.
 ORDER = (
     "errors",
+    "writing",
     "symbolic",
     "lowrank",
     "model",

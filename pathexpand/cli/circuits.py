@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathexpand.cli.prompt import DEFAULT_MODEL, checked_text, read_bytes
+from pathexpand.cli.prompt import checked_text, modelled, read_bytes
 from pathexpand.cli.table import write, written
 from pathexpand.errors import FileError
 
@@ -40,14 +40,7 @@ _GOES_WITH = {
     epilog='Heads are written L0H3, virtual heads "L0H3 > L1H0", tokens as texts or ids. The list '
     "is exact, though nothing as large as the vocabulary squared is made.",
 )
-@click.option(
-    "--model",
-    metavar="NAME|DIR|FILE",
-    default=DEFAULT_MODEL,
-    show_default=True,
-    help='An embedded model (see "pathexpand models"), the directory of a checkpoint '
-    "(config.json and .safetensors files), or such a file.",
-)
+@modelled
 @click.option("--ov", metavar="HEADS", help="What the tokens a head attends to do to the logits.")
 @click.option("--qk", metavar="HEAD", help="Which key tokens each query token attends to.")
 @click.option("--skip-trigrams", metavar="HEAD", help="Source ... destination, output of a head.")

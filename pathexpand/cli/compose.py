@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathexpand.cli.prompt import DEFAULT_MODEL
+from pathexpand.cli.prompt import modelled
 from pathexpand.cli.table import write, written
 from pathexpand.errors import PathExpandError
 
@@ -20,14 +20,7 @@ if TYPE_CHECKING:
     epilog="A score is the Frobenius norm of the product of two heads' matrices over the product "
     "of their norms. Chance keeps both heads' singular values and turns one by random rotations.",
 )
-@click.option(
-    "--model",
-    metavar="NAME|DIR|FILE",
-    default=DEFAULT_MODEL,
-    show_default=True,
-    help='An embedded model (see "pathexpand models"), the directory of a checkpoint '
-    "(config.json and .safetensors files), or such a file.",
-)
+@modelled
 @click.option(
     "--kind",
     "kinds",

@@ -11,7 +11,7 @@ import click
 
 from pathexpand.cli.output import complain
 from pathexpand.cli.progress import watched
-from pathexpand.cli.prompt import DEFAULT_MODEL, checked_text, queried, read_bytes, with_mlp
+from pathexpand.cli.prompt import checked_text, modelled, queried, read_bytes, with_mlp
 from pathexpand.cli.table import read_budget, write, written
 from pathexpand.errors import FileError, PathExpandError, PromptError
 from pathexpand.model.shown import cut, shown
@@ -29,14 +29,7 @@ _REMEDY = 'a prompt that itself starts with { is written as {"text": "{ …"}'
     'one {"text": ...} or {"tokens": [1, 2]} a line, if wanted with a "target" of its own. In any '
     "other file each line is a prompt as it stands. Blank lines are passed over.",
 )
-@click.option(
-    "--model",
-    metavar="NAME|DIR|FILE",
-    default=DEFAULT_MODEL,
-    show_default=True,
-    help='An embedded model (see "pathexpand models"), the directory of a checkpoint '
-    "(config.json and .safetensors files), or such a file.",
-)
+@modelled
 @with_mlp
 @click.option(
     "--prompts",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathexpand.cli.prompt import DEFAULT_MODEL, read_bytes
+from pathexpand.cli.prompt import modelled, read_bytes
 from pathexpand.cli.table import write, written
 from pathexpand.errors import FileError, PathExpandError
 from pathexpand.model.shown import cut
@@ -24,14 +24,7 @@ _FROM_WEIGHTS = ("plane", "copying", "matching")
     epilog="Without --text, --plane, --copying or --matching, heads are scored on random tokens "
     "that are repeated once.",
 )
-@click.option(
-    "--model",
-    metavar="NAME|DIR|FILE",
-    default=DEFAULT_MODEL,
-    show_default=True,
-    help='An embedded model (see "pathexpand models"), the directory of a checkpoint '
-    "(config.json and .safetensors files), or such a file.",
-)
+@modelled
 @click.option("--text", metavar="FILE", help="Score heads on a text; - is standard input.")
 @click.option(
     "--plane",

@@ -13,7 +13,7 @@ import click
 
 from pathexpand.cli.dataset import read_lines
 from pathexpand.cli.output import warn
-from pathexpand.cli.prompt import DEFAULT_MODEL, checked_text, read_bytes, with_mlp
+from pathexpand.cli.prompt import checked_text, modelled, read_bytes, with_mlp
 from pathexpand.cli.table import write, written
 from pathexpand.errors import FileError
 
@@ -37,14 +37,7 @@ def _checked(
     epilog="Numbers are nats a token. Standard errors of what is added and removed are in the "
     "tables of one kind (--by layer, --by head).",
 )
-@click.option(
-    "--model",
-    metavar="NAME|DIR|FILE",
-    default=DEFAULT_MODEL,
-    show_default=True,
-    help='An embedded model (see "pathexpand models"), the directory of a checkpoint '
-    "(config.json and .safetensors files), or such a file.",
-)
+@modelled
 @with_mlp
 @click.option(
     "--text",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path as FilePath
 
 from pathexpand.errors import FileError
 from pathexpand.table.spelling import can_show, visible
+from pathexpand.writing import whole
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
 
@@ -54,29 +54,8 @@ def write_whole(file: FilePath, text: str) -> None:
     pathexpand.errors.FileError: no such directory/table.csv: cannot write: No such file or
     directory
     """
-    try:
-        if file.exists() and not stat.S_ISREG(file.stat().st_mode):
-            # A device or a pipe cannot be replaced; of a directory this says that it is one.
-            file.write_text(text, encoding="utf-8", newline="\n")
-            return
-        _replace(file.resolve(), text)
-    except (OSError, RuntimeError) as error:  # RuntimeError: symbolic links in a circle
-        reason = getattr(error, "strerror", None) or error
-        raise FileError(f"{file}: cannot write: {reason}") from None
-
-
-def _replace(file: FilePath, text: str) -> None:
-    part = file.parent / f".pathexpand-{os.getpid()}.part"
-    stream = part.open("x", encoding="utf-8", newline="\n")
-    try:
-        with stream:
-            stream.write(text)
-        if file.exists():
-            part.chmod(stat.S_IMODE(file.stat().st_mode))
-        part.replace(file)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with whole(file) as stream:
+        stream.write(text.encode("utf-8"))
 
 
 def complain(line: str) -> None:

@@ -24,6 +24,18 @@ DEFAULT_PROMPT = "Humpty Dumpty sat on a wall. Humpty D"
 _ID = re.compile(r"[+-]?[0-9]{1,18}")
 
 
+def modelled(command: Command) -> Command:
+    """Add the option that chooses a model."""
+    return click.option(
+        "--model",
+        metavar="NAME|DIR|FILE",
+        default=DEFAULT_MODEL,
+        show_default=True,
+        help='An embedded model (see "pathexpand models"), the directory of a checkpoint '
+        "(config.json and .safetensors files), or such a file.",
+    )(command)
+
+
 def prompted(command: Command) -> Command:
     """Add the options that choose a model, a prompt, a position and a target."""
     return attended(_TARGET(command))
@@ -156,14 +168,7 @@ def _context() -> click.Context | None:
 
 
 _OPTIONS: list[Callable[[Command], Command]] = [
-    click.option(
-        "--model",
-        metavar="NAME|DIR|FILE",
-        default=DEFAULT_MODEL,
-        show_default=True,
-        help='An embedded model (see "pathexpand models"), the directory of a checkpoint '
-        "(config.json and .safetensors files), or such a file.",
-    ),
+    modelled,
     click.option(
         "--prompt",
         metavar="TEXT",

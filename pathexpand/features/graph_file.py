@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import stat
 from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import Any, NoReturn
@@ -22,6 +20,7 @@ from pathexpand.features.graph import Graph
 from pathexpand.features.replacement import Node
 from pathexpand.model.shown import cut, shown
 from pathexpand.model.tensors import Stored, read_file
+from pathexpand.writing import whole
 
 Array = npt.NDArray[Any]
 _FORMAT = "pathexpand graph 1"
@@ -205,27 +204,10 @@ def _refuse(file: FilePath, got: str) -> NoReturn:
 
 
 def _write_whole(file: FilePath, tensors: dict[str, Array]) -> None:
-    """Write a new file beside it, which takes its place when complete."""
-    try:
-        place = file.resolve()
-        part = place.parent / f".pathexpand-{os.getpid()}.part"
-        stream = part.open("xb")
-        try:
-            with stream:
-                stream.write(_file_header(tensors))
-                for array in tensors.values():
-                    stream.write(
-                        np.ascontiguousarray(array).astype(_little(array), copy=False).data
-                    )
-            if place.exists():
-                part.chmod(stat.S_IMODE(place.stat().st_mode))
-            part.replace(place)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-    except (OSError, RuntimeError) as error:  # RuntimeError: symbolic links in a circle
-        reason = getattr(error, "strerror", None) or error
-        raise FileError(f"{file}: cannot write: {reason}") from None
+    with whole(file) as stream:
+        stream.write(_file_header(tensors))
+        for array in tensors.values():
+            stream.write(np.ascontiguousarray(array).astype(_little(array), copy=False).data)
 
 
 def _file_header(tensors: dict[str, Array]) -> bytes:

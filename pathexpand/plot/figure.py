@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path as FilePath
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pathexpand.errors import FileError, PathExpandError
 from pathexpand.model.shown import FILE_ROOM, cut
+from pathexpand.writing import whole as whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,25 +92,5 @@ def save(figure: Figure | Axes, file: str | FilePath) -> None:
     metadata: dict[str, Any] = {"Date": None} if suffix == "svg" else {"Software": None}
     with rc_context(_SETTINGS):
         whole.savefig(drawn, format=suffix, dpi=_DOTS, metadata=metadata)
-    try:
-        _write(target.resolve(), drawn.getvalue())
-    except (OSError, RuntimeError) as error:  # RuntimeError: symbolic links in a circle
-        reason = getattr(error, "strerror", None) or error
-        raise FileError(f"{cut(str(file), FILE_ROOM)}: cannot write: {reason}") from None
-
-
-def _write(file: FilePath, picture: bytes) -> None:
-    if file.exists() and not stat.S_ISREG(file.stat().st_mode):
-        file.write_bytes(picture)  # a device or a pipe cannot be replaced
-        return
-    part = file.parent / f".pathexpand-{os.getpid()}.part"
-    stream = part.open("xb")
-    try:
-        with stream:
-            stream.write(picture)
-        if file.exists():
-            part.chmod(stat.S_IMODE(file.stat().st_mode))
-        part.replace(file)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with whole_file(target) as stream:
+        stream.write(drawn.getvalue())
