@@ -215,9 +215,11 @@ def _seen(group: Group, energy: Grown | None) -> Seen | None:
 def _seen_by_heads(group: HeadGroup, energy: Grown) -> Seen:
     heads, d_model, d_head = group.W_V.shape
     positions = len(energy.matrix)
-    half = energy.matrix @ group.values  # (position, d_model, head * d_head)
-    half = half.reshape(positions, d_model, heads, d_head).transpose(2, 0, 1, 3)
-    kernel = np.swapaxes(group.W_V, 1, 2)[:, None] @ half  # (head, position, d_head, d_head)
+    turned = np.ascontiguousarray(np.swapaxes(group.W_V, 1, 2))  # (head, d_head, d_model)
+    kernel = np.empty((heads, positions, d_head, d_head), dtype=energy.matrix.dtype)
+    for position, matrix in enumerate(energy.matrix):  # one at a time stays near the processor
+        half = (matrix @ group.values).reshape(d_model, heads, d_head)
+        kernel[:, position] = turned @ np.swapaxes(half, 0, 1)
     square = (group.W_V**2).sum(axis=(1, 2))  # (head,)
     slack = gamma(2 * d_model + 4) * np.outer(square, energy.size)  # (head, position)
     slack += FLOOR * np.outer(group.W_V.any(axis=(1, 2)), energy.size > 0)
