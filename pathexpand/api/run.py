@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.api.given import as_path, check_counts, finite, overflow, ratio
-from pathexpand.api.scores import OVER_NEXT, score_table
+from pathexpand.api.scores import score_table, why_table
 from pathexpand.engine.ranking import Ranking, rank
 from pathexpand.engine.rounding import dense_rounding, gamma
 from pathexpand.engine.sampling import Sample, sample_paths
@@ -432,7 +432,7 @@ class Run:
         >>> row.query_path, row.key_path, row.composition
         ('embed', 'embed > L0H3', 'K')
         """
-        return score_table(self, head, query, key, None, top=top, budget=budget, report=report)
+        return score_table(self, head, query, key, top=top, budget=budget, report=report)
 
     def why(
         self,
@@ -458,8 +458,7 @@ class Run:
         >>> bool(abs(table.dense - np.log(pattern[6] / pattern[5])) < 1e-12)
         True
         """
-        other = OVER_NEXT if over is None else over
-        return score_table(self, head, query, key, other, top=top, budget=budget, report=report)
+        return why_table(self, head, query, key, over, top=top, budget=budget, report=report)
 
     def graph(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -25,10 +24,26 @@ from pathexpand.table.score_table import CompositionSum, ScoreRow, ScoreTable
 if TYPE_CHECKING:
     from pathexpand.api.run import Run
 
-OVER_NEXT = -(2**62)  # no position: it asks for the key that gets most attention beside
-
 
 def score_table(
+    run: Run,
+    head: Head | str,
+    query: int | None,
+    key: int | None,
+    *,
+    top: int,
+    budget: Budget | None,
+    report: Callable[[Progress], None] | None,
+) -> ScoreTable:
+    """Expand one score and tabulate its pairs."""
+    check_counts(top, None)
+    scored, place = _scored(run, head, query)
+    keys = (_key(run, scored, place, key),)
+    found = expand_score(scored, place, keys, top=top, budget=budget, report=report)
+    return _tabulated(run, scored, place, keys, found)
+
+
+def why_table(
     run: Run,
     head: Head | str,
     query: int | None,
@@ -39,44 +54,38 @@ def score_table(
     budget: Budget | None,
     report: Callable[[Progress], None] | None,
 ) -> ScoreTable:
-    """Expand one score, or one less another, and tabulate its pairs."""
+    """Expand one score less another, by default the next best's, and tabulate its pairs."""
     check_counts(top, None)
-    place = run.position(query)
-    scored = Scored.of(run.model.weights, run.model.config, run.dense, run.frozen, _head(run, head))
-    keys = _keys(run, scored, place, key, over)
-    found = expand_score(scored, place, keys, top=top, budget=budget, report=report)
-    return _tabulated(run, scored, place, keys, found)
+    check_contrast(run.model.config)
+    scored, place = _scored(run, head, query)
+    first = _key(run, scored, place, key)
+    other = _next(scored.pattern[place], first, place) if over is None else run.position(over)
+    if other == first:
+        raise PathExpandError("key and over", wanted="two positions", got=f"{first} twice")
+    check_key(scored, place, other)
+    found = expand_score(scored, place, (first, other), top=top, budget=budget, report=report)
+    return _tabulated(run, scored, place, (first, other), found)
 
 
-def _head(run: Run, head: Head | str) -> Head:
-    found = head if isinstance(head, Head) else Head.parse(head)
+def _scored(run: Run, head: Head | str, query: int | None) -> tuple[Scored, int]:
+    """Give the head's scores, and the position of the query."""
+    place, found = run.position(query), head if isinstance(head, Head) else Head.parse(head)
     if found not in run.frozen.places:
         config = run.model.config
         wanted = f"a head of {config.n_layers} layers of {config.n_heads}, both counted from 0"
         raise PathExpandError(f"head {found}", wanted=wanted, got="none of these")
-    return found
+    return Scored.of(run.model.weights, run.model.config, run.dense, run.frozen, found), place
 
 
-def _keys(
-    run: Run, scored: Scored, query: int, key: int | None, over: int | None
-) -> tuple[int, ...]:
-    """Give the key and the other of a contrast; by default those that get most attention."""
+def _key(run: Run, scored: Scored, query: int, key: int | None) -> int:
+    """Give a key that the query sees, by default the one that gets most attention."""
     row = scored.pattern[query]
     if key is None and not row.any():
         wanted = "a position that sees some key"
         raise PathExpandError(f"position {query}", wanted=wanted, got="one that is masked")
-    keys = [int(np.argmax(row)) if key is None else run.position(operator.index(key))]
-    if over is not None:
-        check_contrast(run.model.config)
-        keys.append(
-            _next(row, keys[0], query) if over == OVER_NEXT else run.position(operator.index(over))
-        )
-        if keys[0] == keys[1]:
-            wanted = "two positions"
-            raise PathExpandError("key and over", wanted=wanted, got=f"{keys[0]} twice")
-    for each in keys:
-        check_key(scored, query, each)
-    return tuple(keys)
+    place = int(np.argmax(row)) if key is None else run.position(key)
+    check_key(scored, query, place)
+    return place
 
 
 def _next(row: npt.NDArray[np.float64], key: int, query: int) -> int:

@@ -1,65 +1,15 @@
-"""The circuits of the paper, from weights: QK and OV, virtual weights, skip-trigrams, bigrams."""
+"""The circuits of the paper, from weights and on a prompt: `model.circuits`, `run.scores`.
 
-from __future__ import annotations
+    wiring         who writes what into the stream and who reads it; virtual weights
+    circuit        QK and OV circuits of heads and virtual heads, in factors
+    largest        the largest entries of a matrix that is never formed
+    overlap        what a reader sees of a writer; what undoes what
+    skip_trigrams  source … destination → output;  bigrams: the direct path against counts
+    composition    Q-, K- and V-composition beside chance (chance)
+    copying        eigenvalues of OV and QK circuits
+    detection      what heads attend to;  induction: induction heads from weights
+    importance     nats of each order, layer and head (orders, ablation, loss, corpus)
+    scores         attention scores as pairs of paths (legs, leg_tree, pairs)
 
-from pathexpand.circuits.bigrams import Bigrams, bigrams
-from pathexpand.circuits.circuit import Circuit, Directions, Entries, ov, qk
-from pathexpand.circuits.largest import Largest, LargestInRows, largest, largest_in_rows
-from pathexpand.circuits.overlap import (
-    Deletion,
-    Deletions,
-    Overlap,
-    deletions,
-    deletions_in_weights,
-    overlap,
-)
-from pathexpand.circuits.skip_trigrams import SkipTrigram, SkipTrigrams, skip_trigrams
-from pathexpand.circuits.wiring import (
-    HeadWeights,
-    embedded,
-    embedding,
-    has_norms,
-    head_weights,
-    parse_head,
-    read_matrix,
-    turned,
-    unembedded,
-    unembedding,
-    virtual_weight,
-    write_matrix,
-)
-
-__all__ = [
-    "Bigrams",
-    "Circuit",
-    "Deletion",
-    "Deletions",
-    "Directions",
-    "Entries",
-    "HeadWeights",
-    "Largest",
-    "LargestInRows",
-    "Overlap",
-    "SkipTrigram",
-    "SkipTrigrams",
-    "bigrams",
-    "deletions",
-    "deletions_in_weights",
-    "embedded",
-    "embedding",
-    "has_norms",
-    "head_weights",
-    "largest",
-    "largest_in_rows",
-    "ov",
-    "overlap",
-    "parse_head",
-    "qk",
-    "read_matrix",
-    "skip_trigrams",
-    "turned",
-    "unembedded",
-    "unembedding",
-    "virtual_weight",
-    "write_matrix",
-]
+Nothing is imported here: each module is imported where it is used.
+"""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pathexpand
-from pathexpand.circuits import head_weights
+from pathexpand.circuits.wiring import head_weights
 from pathexpand.errors import ModelError, PathExpandError
 from pathexpand.features import basis
 from pathexpand.features.attention import attention_score
