@@ -197,11 +197,14 @@ def composition(
         )
     check_order(checkpoint, "L0H0", f"L{config.n_layers - 1}H0.{kind.lower()}")
     centred = _readers_centre(checkpoint)
-    scores, writers, readers = _scores(checkpoint, kind, offset, centred=centred)
     width = config.d_model - centred
-    chance = random = None
-    if samples and width:
-        chance = spectrum_chance(scores, writers, readers, size=width, samples=samples, seed=seed)
+    sampled = bool(samples and width)
+    found = _scores(checkpoint, kind, offset, centred=centred, spectra=sampled)
+    scores, chance, random = found.matrix, None, None
+    if found.writers is not None and found.readers is not None:
+        chance = spectrum_chance(
+            scores, found.writers, found.readers, size=width, samples=samples, seed=seed
+        )
         random = random_score(config.d_model, config.d_head, centred=centred, seed=seed)
     return Composition(
         model=config.model_name,
@@ -255,7 +258,7 @@ def composition_of(
     if not samples or not width:
         return PairScore(first, last, kind, float(score[0, 0]))
     chance = spectrum_chance(
-        score, writer.spectra, reader.spectra, size=width, samples=samples, seed=seed
+        score, writer.spectra(), reader.spectra(), size=width, samples=samples, seed=seed
     )
     mean, sd, p = (float(each[0, 0]) for each in (chance.mean, chance.sd, chance.p))
     z = (float(score[0, 0]) - mean) / sd if sd > 1e-12 else None
@@ -404,12 +407,10 @@ def turned_queries(checkpoint: Checkpoint, layer: int, W_Q: Array, offset: int |
 class _Side:
     """The heads of one layer as writers or as readers, each scaled to norm 1 (or 0).
 
-    Shapes: `factors` (head, i, d_model), of readers turned over; `spectra` (head, i), their
-    singular values.
+    Shapes: `factors` (head, i, d_model), of readers turned over.
     """
 
     factors: Array
-    spectra: Array
 
     @classmethod
     def writers(cls, heads: HeadWeights, centred: bool) -> _Side:
@@ -429,37 +430,56 @@ class _Side:
     @classmethod
     def _of(cls, outer: Array, inner: Array) -> _Side:
         """Fold the outer factor's triangle into the inner one: (head, d_model, k) both."""
-        triangle = np.linalg.qr(outer, mode="r")  # (head, i, k)
-        core = triangle @ np.swapaxes(np.linalg.qr(inner, mode="r"), 1, 2)  # (head, i, i)
-        spectra = np.linalg.svd(core, compute_uv=False)  # (head, i)
-        peak = spectra.max(axis=1, keepdims=True, initial=0)
-        peak[peak == 0] = 1
-        size = peak * np.linalg.norm(spectra / peak, axis=1, keepdims=True)  # no square overflows
-        size[size == 0] = 1
-        # Scaled before it is multiplied, so that tiny or huge weights keep their digits.
-        factors = (triangle / size[..., None]) @ np.swapaxes(inner, 1, 2)  # (head, i, d_model)
-        return cls(factors, spectra / size)
+        # Scaled before they are multiplied, so that tiny or huge weights keep their digits.
+        triangle = _over_peak(np.asarray(np.linalg.qr(outer, mode="r")))  # (head, i, k)
+        factors = triangle @ np.swapaxes(_over_peak(inner), 1, 2)  # (head, i, d_model)
+        size = np.linalg.norm(factors, axis=(1, 2), keepdims=True)
+        return cls(factors / np.where(size == 0, 1, size))
+
+    def spectra(self) -> Array:
+        """Give the singular values of each head's factor, which chance needs: (head, i)."""
+        triangle = np.linalg.qr(np.swapaxes(self.factors, 1, 2), mode="r")
+        return np.asarray(np.linalg.svd(triangle, compute_uv=False))
+
+
+def _over_peak(matrices: Array) -> Array:
+    """Divide each matrix (head, n, m) by its largest size."""
+    peak = abs(matrices).max(axis=(1, 2), keepdims=True, initial=0)
+    return matrices / np.where(peak == 0, 1, peak)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scores:
+    """Scores (earlier head, later head), and the spectra (head, i) of both sides if asked for."""
+
+    matrix: Array
+    writers: Array | None
+    readers: Array | None
 
 
 def _scores(
-    checkpoint: Checkpoint, kind: Kind, offset: int | None, *, centred: bool
-) -> tuple[Array, Array, Array]:
-    """Score all pairs, a pair of layers at a time; also the spectra (head, i) of both sides."""
+    checkpoint: Checkpoint, kind: Kind, offset: int | None, *, centred: bool, spectra: bool
+) -> _Scores:
+    """Score all pairs, a pair of layers at a time."""
     config = checkpoint.config
     heads = config.n_heads
     scores = np.full((config.n_layers * heads,) * 2, np.nan)  # (earlier head, later head)
     writers: list[_Side] = []
-    spectra: list[Array] = []
+    read: list[Array] = []
     for layer in range(config.n_layers):
         weights = head_weights(checkpoint, layer)
         own = slice(layer * heads, (layer + 1) * heads)
         reader = _Side.readers(_turned(checkpoint, layer, weights, kind, offset), kind)
-        spectra.append(reader.spectra)
         for before, writer in enumerate(writers):
             rows = slice(before * heads, (before + 1) * heads)
             scores[rows, own] = _blocks(writer.factors, reader.factors)
         writers.append(_Side.writers(weights, centred))
-    return scores, np.concatenate([each.spectra for each in writers]), np.concatenate(spectra)
+        if spectra:
+            read.append(reader.spectra())
+    if not spectra:
+        return _Scores(scores, None, None)
+    written = [writer.spectra() for writer in writers]
+    return _Scores(scores, np.concatenate(written), np.concatenate(read))
 
 
 def _blocks(writers: Array, readers: Array) -> Array:
