@@ -1,6 +1,6 @@
 """Certified ranking against enumeration by matrix products.
 
-    python benchmarks/search.py [a] [b] [c]
+    python benchmarks/search.py [a] [b] [c] [d]
 
 (a) 8 layers × 8 heads, d_model 64, 16 tokens, top 100: the search, and what enumeration by matrix
     products reaches in the same time and misses.
@@ -10,6 +10,8 @@
     and strong, where the bound is loose: stopped after a minute), and all 0.25. Enumeration goes to
     order 3, and last to order 4, which takes minutes.
 (c) How the search grows with layers, heads, positions and the number of rows.
+(d) The spread norms of (b) once more, and how many suffixes the plain bound of Cauchy and Schwarz
+    would need there: U² = |a|₁ Σ_j |a_j| wᵀ M[j] w, with M from A's row sums. Not by default.
 
 Enumeration is `enumerate_values`: every suffix extended by every head, all at once, by matrix
 products. Set OPENBLAS_NUM_THREADS to choose the number of cores.
@@ -19,12 +21,15 @@ import resource
 import sys
 import time
 from itertools import count
+from unittest import mock
 
 import numpy as np
 
 import pathexpand
+from pathexpand.engine import energy as energy_pass
 from pathexpand.engine.energy import energies
 from pathexpand.engine.enumeration import enumerate_values
+from pathexpand.engine.kernel import HeadKernel
 from pathexpand.engine.prompt_tree import PromptTree
 from pathexpand.engine.search import Budget, Found, Progress, search
 from pathexpand.engine.value import Readout
@@ -44,6 +49,8 @@ def main() -> None:
         gpt2_shape("all 0.25", 0.25, 0.0, enumerate_to=4)
     if "c" in chosen:
         growth()
+    if "d" in chosen:
+        plain_bound()
 
 
 def against_enumeration() -> None:
@@ -103,6 +110,42 @@ def gpt2_shape(kind: str, norm: float, spread: float, *, enumerate_to: int = 0) 
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
     if enumerate_to:
         enumeration(frozen, readout, found, enumerate_to)
+
+
+def plain_bound() -> None:
+    print("\n(d) 12 × 12 heads, head norms spread: suffixes that our bound and the plain one need")
+    frozen, readout = problem(12, 12, 768, 64, 32, 1.0, 1.0)
+    suffixes_needed("ours", frozen, readout)
+    with (
+        mock.patch.object(energy_pass, "_weights", plain_weights),
+        mock.patch.object(HeadKernel, "_own", plain_own),
+    ):
+        suffixes_needed("plain", frozen, readout)
+
+
+def suffixes_needed(name: str, frozen: FrozenSum, readout: Readout) -> None:
+    query = everything(frozen.network())
+    tree = PromptTree(frozen, readout, query, energies(frozen, query))
+    for top in (10, 100, 1000):
+        start = time.perf_counter()
+        found = search(tree, query, top=top, budget=Budget(seconds=120))
+        seconds = time.perf_counter() - start
+        said = "certified" if found.certified else "stopped"
+        print(f"{name:6} top {top:5} {len(found.expanded):7,} suffixes {seconds:6.1f} s, {said}")
+
+
+def plain_weights(patterns: np.ndarray, seen: object, *, named: bool) -> tuple:
+    sizes = abs(patterns)
+    return sizes, sizes.sum(axis=2)
+
+
+def plain_own(self: HeadKernel, heads: list[int], rows: np.ndarray, inner: np.ndarray):
+    kernel, low, size = self.kernels[heads], inner.astype(np.float32), abs(rows)
+    count, d_head, positions, _ = kernel.shape
+    half = (low @ kernel.reshape(count, d_head, -1)).reshape(count, -1, positions, d_head)
+    forms = np.maximum(np.einsum("hstb,hsb->hst", half, low).astype(np.float64), 0)
+    scale = self.scales[heads][:, None]
+    return np.sqrt(size.sum(axis=2) * (size * forms).sum(axis=2) * scale) * (1 + 1e-5)
 
 
 def enumeration(frozen: FrozenSum, readout: Readout, found: Found, order: int) -> None:
