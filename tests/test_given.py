@@ -15,6 +15,10 @@ from safetensors.numpy import save_file
 
 from pathexpand import laws
 from pathexpand.api import Model, from_state_dict, load
+from pathexpand.circuits.circuit import qk
+from pathexpand.circuits.copying import copying
+from pathexpand.circuits.detection import detect, detect_on
+from pathexpand.circuits.importance import importance
 from pathexpand.cli import main
 from pathexpand.engine.search import Budget
 from pathexpand.errors import FileError, ModelError, NotationError, PathExpandError, PromptError
@@ -338,6 +342,29 @@ def test_places_that_no_model_can_have(place: Any) -> None:
 @pytest.mark.parametrize("limit", ["x", [], 1j, True, np.True_, -1, np.float64("nan"), np.ones(2)])
 def test_budgets_are_numbers(name: str, limit: Any) -> None:
     Ours(PathExpandError, f"budget {name}: wanted").of(lambda: Budget(**{name: limit}))
+
+
+@pytest.mark.parametrize("wrong", [10, 1.5, "10", {"seconds": 1}, False, 0])
+def test_a_budget_is_a_budget(wrong: Any, random: Model) -> None:
+    budget = Ours(PathExpandError, "budget: wanted a Budget, such as Budget")
+    run = random.run([1, 2, 3])
+    for ask in (run.paths, run.scores, run.why):
+        arguments = () if ask == run.paths else ("L1H0",)
+        budget.of(lambda ask=ask, given=arguments: ask(*given, budget=wrong))  # type: ignore[misc]
+    budget.of(lambda: random.dataset_paths([[1, 2], [3]], target=1, budget=wrong))
+
+
+@pytest.mark.parametrize("wrong", [3, 1.5, None, True])
+def test_lists_are_lists(wrong: Any, model: Model) -> None:
+    for ask in (
+        lambda: importance(model.checkpoint, ["a b"], queries=[wrong]),
+        lambda: copying(model.checkpoint, 3),
+        lambda: detect(model.checkpoint, behaviours=3),
+        lambda: detect_on(model.checkpoint, 3),
+        lambda: detect(model.checkpoint, seed=True),
+        lambda: qk(model.checkpoint, "L1H0", key=""),
+    ):
+        Ours(PathExpandError, "wanted").of(ask)
 
 
 def test_a_budget_of_suffixes_is_whole_and_numpy_numbers_are_numbers() -> None:

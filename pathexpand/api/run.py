@@ -26,7 +26,7 @@ from pathexpand.engine.total import (
     totals,
 )
 from pathexpand.engine.value import Readout, check_path, path_stream, path_value_by_token
-from pathexpand.errors import PathExpandError, PromptError
+from pathexpand.errors import PathExpandError
 from pathexpand.frozen import FrozenSum, Unembed, freeze, unembed
 from pathexpand.model.forward import Forward, final_logits, logits
 from pathexpand.model.tokenizer import show_token
@@ -132,21 +132,9 @@ class Run:
         stream = self.dense.residual[layer][0, self.position(position)]
         return logits(self.model.weights, stream)
 
-    def position(self, given: int | None = None) -> int:
+    def position(self, given: int | None = None, name: str = "position") -> int:
         """Give a position as counted from 0; raises `PromptError` if it is not one to read at."""
-        mask = self.dense.mask[0]
-        if given is None:
-            return self._usual_position()
-        if isinstance(given, bool) or not isinstance(given, int | np.integer):
-            raise PromptError("position", wanted="a whole number", got=repr(given))
-        if not -mask.size <= given < mask.size:
-            raise PromptError(
-                f"position {given}", wanted=f"{-mask.size} to {mask.size - 1} for this prompt"
-            )
-        place: int = int(given) % int(mask.size)
-        if not mask[place]:
-            raise PromptError(f"position {given}", wanted="a real token", got="padding")
-        return place
+        return self._usual_position() if given is None else self.dense.position(given, name)
 
     def _usual_position(self) -> int:
         """Give the last real token, or in a masked-token model the first masked one."""

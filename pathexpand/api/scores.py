@@ -12,10 +12,12 @@ from pathexpand.api.given import check_counts, finite, ratio
 from pathexpand.circuits.scores import (
     Scored,
     ScorePairs,
+    check_apart,
     check_contrast,
     check_key,
     expand_score,
 )
+from pathexpand.circuits.wiring import parse_head
 from pathexpand.engine.search import Budget, Progress
 from pathexpand.errors import PathExpandError
 from pathexpand.symbolic import Head
@@ -59,21 +61,18 @@ def why_table(
     check_contrast(run.model.config)
     scored, place = _scored(run, head, query)
     first = _key(run, scored, place, key)
-    other = _next(scored.pattern[place], first, place) if over is None else run.position(over)
-    if other == first:
-        raise PathExpandError("key and over", wanted="two positions", got=f"{first} twice")
+    other = (
+        _next(scored.pattern[place], first, place) if over is None else run.position(over, "over")
+    )
+    keys = check_apart(first, other)
     check_key(scored, place, other)
-    found = expand_score(scored, place, (first, other), top=top, budget=budget, report=report)
-    return _tabulated(run, scored, place, (first, other), found)
+    found = expand_score(scored, place, keys, top=top, budget=budget, report=report)
+    return _tabulated(run, scored, place, keys, found)
 
 
 def _scored(run: Run, head: Head | str, query: int | None) -> tuple[Scored, int]:
     """Give the head's scores, and the position of the query."""
-    place, found = run.position(query), head if isinstance(head, Head) else Head.parse(head)
-    if found not in run.frozen.places:
-        config = run.model.config
-        wanted = f"a head of {config.n_layers} layers of {config.n_heads}, both counted from 0"
-        raise PathExpandError(f"head {found}", wanted=wanted, got="none of these")
+    place, found = run.position(query, "query"), parse_head(run.model.config, head)
     return Scored.of(run.model.weights, run.model.config, run.dense, run.frozen, found), place
 
 
@@ -83,7 +82,7 @@ def _key(run: Run, scored: Scored, query: int, key: int | None) -> int:
     if key is None and not row.any():
         wanted = "a position that sees some key"
         raise PathExpandError(f"position {query}", wanted=wanted, got="one that is masked")
-    place = int(np.argmax(row)) if key is None else run.position(key)
+    place = int(np.argmax(row)) if key is None else run.position(key, "key")
     check_key(scored, query, place)
     return place
 

@@ -394,7 +394,7 @@ def qk(
     >>> qk(read_checkpoint("two-layer"), "L1H2", key="L0H3").name
     'L1H2, key through L0H3'
     """
-    own = parse_head(checkpoint, head)
+    own = parse_head(checkpoint.config, head)
     queries, keys = parse_chain(checkpoint, query), parse_chain(checkpoint, key)
     for chain in (queries, keys):
         check_chain(checkpoint, (*chain, own))
@@ -454,10 +454,10 @@ def parse_chain(checkpoint: Checkpoint, heads: Heads) -> tuple[Head, ...]:
     if not isinstance(heads, str | Head | Iterable):
         raise PathExpandError("heads", wanted='such as "L0H3 > L1H0"', got=shown(heads))
     if isinstance(heads, str):
-        given = heads.split(">") if heads.strip() else ()
+        given = heads.split(">")
     else:
         given = (heads,) if isinstance(heads, Head) else heads
-    return tuple(parse_head(checkpoint, each) for each in given)
+    return tuple(parse_head(checkpoint.config, each) for each in given)
 
 
 def read_token(checkpoint: Checkpoint, token: int | str, count: int) -> int:

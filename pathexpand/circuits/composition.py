@@ -245,7 +245,7 @@ def composition_of(
     check_kind(kind)
     _check_sampling(samples, seed)
     _check_offset(checkpoint, kind, offset)
-    first, last = parse_head(checkpoint, earlier), parse_head(checkpoint, later)
+    first, last = parse_head(checkpoint.config, earlier), parse_head(checkpoint.config, later)
     check_pair(first, last)
     check_order(checkpoint, first.label, f"{last.label}.{kind.lower()}")
     centred = _readers_centre(checkpoint)

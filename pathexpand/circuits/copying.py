@@ -9,7 +9,7 @@ QK circuit, from W_Kᵀ (W_Eᵀ W_E) W_Q, says whether a token attends to its li
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
@@ -18,13 +18,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.circuits.circuit import norm_claims
+from pathexpand.circuits.circuit import norm_claims, parse_chain
 from pathexpand.circuits.composition import check_offset, check_top, turned_queries
 from pathexpand.circuits.wiring import (
     HeadWeights,
     check_chain,
     head_weights,
-    parse_head,
     unembedded,
 )
 from pathexpand.errors import PathExpandError
@@ -372,10 +371,9 @@ def _chains(checkpoint: Checkpoint, heads: Sequence[str | Head] | None) -> list[
         ]
     if isinstance(heads, str | Head):
         heads = [heads]
-    found = []
-    for each in heads:
-        parts = [each] if isinstance(each, Head) else str(each).split(">")
-        found.append(tuple(parse_head(checkpoint, part) for part in parts))
+    if not isinstance(heads, Iterable):
+        raise PathExpandError("heads", wanted="a list of heads", got=shown(heads))
+    found = [parse_chain(checkpoint, each) for each in heads]
     if not found:
         got = "none" if config.n_layers else "a model of no layers"
         raise PathExpandError("heads", wanted="at least one head", got=got)

@@ -8,7 +8,7 @@ such keys, beside what uniform attention over the visible keys would give.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -161,9 +161,12 @@ def detect(
     ('L0H3', 'L1H0')
     """
     names = _checked(checkpoint.config, behaviours, threshold)
-    for name, value in (("batch", batch), ("length", length)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise PathExpandError(name, wanted="a whole number of at least 1", got=shown(value))
+    for name, value, least in (("batch", batch, 1), ("length", length, 1), ("seed", seed, 0)):
+        if name == "length" and value is None:
+            continue
+        if type(value) is not int or value < least:
+            wanted = f"a whole number of at least {least}"
+            raise PathExpandError(name, wanted=wanted, got=shown(value))
     rows = repeated_tokens(checkpoint, batch=batch, length=length, seed=seed)
     start = "" if _start(checkpoint) is None else "start token, then "
     count = rows.shape[1] // 2
@@ -192,6 +195,8 @@ def detect_on(
     names = _checked(checkpoint.config, behaviours, threshold)
     if isinstance(prompts, str):
         prompts = [prompts]
+    if not isinstance(prompts, Iterable):
+        raise PromptError("texts", wanted="a list of texts", got=shown(prompts))
     pieces = [piece for prompt in prompts for piece in _pieces(checkpoint, prompt)]
     if not pieces:
         raise PromptError("texts", wanted="at least one", got="none")
@@ -382,6 +387,9 @@ def _checked(
         raise PathExpandError("heads", wanted="a model with heads", got="one of no layers")
     if isinstance(behaviours, str):
         behaviours = [behaviours]  # type: ignore[list-item]  # checked below
+    if behaviours is not None and not isinstance(behaviours, Iterable):
+        wanted = f"some of {', '.join(BEHAVIOURS)}"
+        raise PathExpandError("behaviours", wanted=wanted, got=shown(behaviours))
     names = BEHAVIOURS if behaviours is None else tuple(dict.fromkeys(behaviours))
     for name in names:
         if name not in BEHAVIOURS:

@@ -353,10 +353,15 @@ def _plan(
         heads = [heads]
     if isinstance(queries, str):
         queries = [queries]
+    asked = list(queries) if isinstance(queries, Iterable) else [queries]
+    for query in asked:
+        if not isinstance(query, str):
+            wanted = 'text such as "* > L1H*"'
+            raise PathExpandError("queries", wanted=wanted, got=shown(query))
     some: Iterable[Component] = (
         (each for each in network.components if isinstance(each, Head))
         if heads is None
-        else (parse_head(checkpoint, each) for each in heads)
+        else (parse_head(checkpoint.config, each) for each in heads)
     )
     return _Plan(
         checkpoint,
@@ -365,7 +370,7 @@ def _plan(
         tuple(part for part in PARTS if part in parts),
         network.depth if max_order is None else max_order,
         frozenset(some) if "head" in parts else frozenset(),
-        tuple(parse_query(each, network) for each in queries),
+        tuple(parse_query(each, network) for each in asked),
     )
 
 

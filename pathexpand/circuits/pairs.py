@@ -72,7 +72,7 @@ def search_pairs(
 
     Stopped by a budget or Ctrl-C, it still gives what it found and a bound that holds.
     """
-    state = _State(top, budget or Budget(), time.monotonic())
+    state = _State(top, Budget.given(budget), time.monotonic())
     if not top:
         return state.found(query, key, np.inf)
     bound = np.inf

@@ -245,6 +245,15 @@ def check_key(scored: Scored, query: int, key: int) -> None:
         )
 
 
+def check_apart(key: int, over: int) -> tuple[int, int]:
+    """Give the keys of a contrast; refuse one key twice."""
+    if key == over:
+        raise PathExpandError(
+            "key and over", wanted="two positions", got=f"position {key} for both"
+        )
+    return key, over
+
+
 def check_contrast(config: Config) -> None:
     """Refuse a contrast where the softmax does not see the scores as they are."""
     cap = config.attn_scores_soft_cap

@@ -21,6 +21,7 @@ from pathexpand.frozen.freeze import per_head
 from pathexpand.frozen.norm import back, through
 from pathexpand.lowrank import Factored
 from pathexpand.model.checkpoint import Checkpoint
+from pathexpand.model.config import Config
 from pathexpand.model.parts import Attention, Block, HeadNorm, Mlp, Norm
 from pathexpand.model.shown import shown
 from pathexpand.symbolic import Head
@@ -100,22 +101,22 @@ def head_weights(checkpoint: Checkpoint, layer: int) -> HeadWeights:
     )
 
 
-def parse_head(checkpoint: Checkpoint, head: str | Head) -> Head:
+def parse_head(config: Config, head: str | Head) -> Head:
     """Give a head of the model, from its label if need be.
 
     Raises `NotationError` for text that is no label and `PathExpandError` for a head that the
     model does not have.
 
     >>> from pathexpand.model.checkpoint import read_checkpoint
-    >>> parse_head(read_checkpoint("two-layer"), "L1H2")
+    >>> parse_head(read_checkpoint("two-layer").config, "L1H2")
     Head(layer=1, index=2)
     """
     found = head if isinstance(head, Head) else Head.parse(head)
-    config = checkpoint.config
     if found.layer >= config.n_layers or found.index >= config.n_heads:
+        layers = f"{config.n_layers} layer{'s' if config.n_layers > 1 else ''}"
         raise PathExpandError(
             f"head {found.label}",
-            wanted=f"a head of {config.n_layers} layers of {config.n_heads}"
+            wanted=f"a head of {layers} of {config.n_heads}"
             if config.n_layers
             else "a model with heads",
             got=found.label if config.n_layers else "one of no layers",
@@ -419,7 +420,7 @@ class _Port:
         if self.end:
             return self
         if self.head is not None:
-            parse_head(checkpoint, Head(self.layer, self.head))
+            parse_head(checkpoint.config, Head(self.layer, self.head))
             return self
         mlp = _block_outline(checkpoint, self.layer).mlp
         count = 0 if mlp is None else mlp.W_out.shape[0]

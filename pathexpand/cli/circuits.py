@@ -126,7 +126,7 @@ def _ov(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
 def _qk(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
     from pathexpand.circuits.circuit import qk
 
-    query, key = given["query_head"] or (), given["key_head"] or ()
+    query, key = (() if given[n] is None else given[n] for n in ("query_head", "key_head"))
     return _circuit(
         qk(checkpoint, given["qk"], query=query, key=key, offset=given["offset"]), given
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathexpand.table import Table
 
 _SILENT_ROWS = 200  # a graph of fewer rows is done before a line could be read
+_CHOOSING = ("top_logits", "logit_probability")
 _OF_UNITS = ("format_of_features", "layer", "hook_in", "hook_out", "input_scale")
 # What errors of the library call things, and what they are here.
 _NAMES = {
@@ -256,10 +257,14 @@ def _check(
 ) -> None:
     """Refuse what does not go together, before anything is computed."""
     context = click.get_current_context(silent=True)
-    shown = [name for name in ("summary", "node", "edge") if given[name]]
+    shown = [name for name in ("summary", "node", "edge") if given[name] not in (None, False)]
     if len(shown) > 1:
         raise click.UsageError("Give one of --summary, --node and --edge.", context)
-    if given["outgoing"] and not given["node"]:
+    if given["targets"] and any(_is_given(context, name) for name in _CHOOSING):
+        raise click.UsageError("--target says which logits: no limit goes with it.", context)
+    if given["folded"] and given["features"] is None and load is None:
+        raise click.UsageError("--folded goes with --features.", context)
+    if given["outgoing"] and given["node"] is None:
         raise click.UsageError("--outgoing goes with --node.", context)
     for name in ("slug", "constants", "most_links"):
         if export is None and given[name] is not None:
@@ -339,10 +344,10 @@ def _table(whole: Graph, pruned: Graph, given: dict[str, Any]) -> Table:
     from pathexpand.features.graph_table import edges_table, nodes_table, summary_table
 
     base = None if pruned is whole else whole
-    if given["edge"]:
+    if given["edge"] is not None:
         source, target = given["edge"]
         return whole.paths(source, target, top=given["top"]).table()
-    if given["node"]:
+    if given["node"] is not None:
         way: Any = "outgoing" if given["outgoing"] else None
         return edges_table(whole, given["node"], top=given["top"], direction=way)
     if given["summary"]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MOST_PLANES = 9  # heads whose eigenvalues are drawn in one picture
 _FROM_WEIGHTS = ("plane", "copying", "matching")
+_DEFAULT = click.core.ParameterSource.DEFAULT
 
 
 @click.command(
@@ -102,6 +103,11 @@ def _chosen(text: str | None, offset: int | None, options: dict[str, Any]) -> st
         raise click.UsageError("Give one of --text, --plane, --copying and --matching.", context)
     if options["behaviours"] and asked:
         raise click.UsageError(f"--{asked[0]} has no use for --behaviour.", context)
+    for name, used_by in (("threshold", ()), ("seed", ("copying",))):
+        is_given = context is not None and context.get_parameter_source(name) is not _DEFAULT
+        for each in asked:
+            if is_given and each not in used_by:
+                raise click.UsageError(f"--{each} has no use for --{name}.", context)
     if offset is not None and asked not in (["plane"], ["matching"]):
         raise click.UsageError("--offset is for --plane and --matching.", context)
     return asked[0] if asked else "attention"

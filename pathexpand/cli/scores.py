@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathexpand.api import Run
     from pathexpand.table import ScoreTable
 
-DEFAULT_HEAD = "L1H0"  # the induction head of the embedded two-layer model
+DEFAULT_MODEL, DEFAULT_HEAD = "two-layer", "L1H0"  # its induction head
 
 
 @click.command(
@@ -26,7 +26,9 @@ DEFAULT_HEAD = "L1H0"  # the induction head of the embedded two-layer model
 )
 @attended
 @click.option(
-    "--head", metavar="HEAD", help=f"Such as L1H0. Default: {DEFAULT_HEAD}, in an embedded model."
+    "--head",
+    metavar="HEAD",
+    help=f"Such as L1H0. Default: {DEFAULT_HEAD}, in the {DEFAULT_MODEL} model.",
 )
 @click.option(
     "--key",
@@ -71,11 +73,7 @@ def scores(
     Listed + remainder = the score of the dense pass (before the softmax), but for rounding, and
     each unlisted pair is bounded, as in "pathexpand table". --position is the query's.
     """
-    from pathexpand.model.checkpoint import EMBEDDED
-
     context = click.get_current_context(silent=True)
-    if head is None and model not in EMBEDDED:
-        raise click.UsageError("This model needs --head.", context)
     if why and over is not None:
         raise click.UsageError("Give one of --why and --over.", context)
     if plot is not None:
@@ -83,11 +81,15 @@ def scores(
 
         check_file(plot)
     run = read_run(model, **prompt)
+    if head is None:
+        if model != DEFAULT_MODEL and run.model.config.n_layers:
+            raise click.UsageError("This model needs --head.", context)
+        head = DEFAULT_HEAD
     ask = run.why if why or over is not None else run.scores
     options = {"over": over} if why or over is not None else {}
     with watched() as report:
         found: ScoreTable = ask(
-            head or DEFAULT_HEAD,
+            head,
             position,
             key,
             top=top,

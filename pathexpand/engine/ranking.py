@@ -84,7 +84,8 @@ def rank(
     Stopped by Ctrl-C or by the budget's seconds (but not within the first second) before there are
     energies to search with, it lists nothing and bounds nothing, but still closes.
     """
-    limit = np.inf if budget is None or budget.seconds is None else budget.seconds
+    given = Budget.given(budget)
+    limit = np.inf if given.seconds is None else given.seconds
     start, near = time.monotonic(), frozen.until(readout.last)
 
     def prepared(done: int, stages: int) -> None:

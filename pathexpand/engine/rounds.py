@@ -323,7 +323,7 @@ def hunt(
     """
     state, limits = (
         DatasetHunt(network, query, by=by, top=top, max_order=max_order),
-        budget or Budget(),
+        Budget.given(budget),
     )
     start = time.monotonic()
     end = np.inf if limits.seconds is None else start + limits.seconds

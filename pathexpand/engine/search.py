@@ -54,6 +54,18 @@ class Budget:
             plain = limit.item() if isinstance(limit, np.generic) else limit
             object.__setattr__(self, name, plain)
 
+    @classmethod
+    def given(cls, budget: Budget | None) -> Budget:
+        """Give a budget, one without limits for None; refuse what is none.
+
+        >>> Budget.given(None)
+        Budget(nodes=None, seconds=None, memory=None)
+        """
+        if budget is not None and not isinstance(budget, Budget):
+            wanted = "a Budget, such as Budget(seconds=10), or None"
+            raise PathExpandError("budget", wanted=wanted, got=shown(budget))
+        return budget or cls()
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -154,10 +166,11 @@ def search(
     what was found and the bound on what was not are valid in every case. With a `floor`, paths
     below it are not looked for.
     """
+    limit = Budget.given(budget)
     hunt = TreeHunt(tree, query, Best(top, floor=floor), max_order)
     start, left = time.monotonic(), hunt.left
     try:
-        while (left := hunt.left) > hunt.best.cut and not hunt.spent(budget, start):
+        while (left := hunt.left) > hunt.best.cut and not hunt.spent(limit, start):
             hunt.expand(hunt.pop())
             if report is not None:
                 report(hunt.progress(time.monotonic() - start))
@@ -277,10 +290,8 @@ class TreeHunt(Hunt):
             return self.root.bound
         return -self.heap[0][0] if self.heap else -1.0
 
-    def spent(self, budget: Budget | None, start: float) -> bool:
+    def spent(self, budget: Budget, start: float) -> bool:
         """Say whether a budget is used up."""
-        if budget is None:
-            return False
         held = self.held + 900 * len(self.expanded)
         return (
             (budget.nodes is not None and len(self.expanded) >= budget.nodes)

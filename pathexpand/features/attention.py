@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from pathexpand.circuits.largest import largest
 from pathexpand.circuits.legs import End, legs
-from pathexpand.circuits.scores import Scored, check_contrast
+from pathexpand.circuits.scores import Scored, check_apart, check_contrast, check_key
+from pathexpand.circuits.wiring import parse_head
 from pathexpand.engine.rounding import gamma
-from pathexpand.errors import PathExpandError, PromptError
+from pathexpand.errors import PathExpandError
 from pathexpand.features.graph import name_of
 from pathexpand.features.graph_table import check_top
 from pathexpand.features.paths import share
@@ -139,22 +140,26 @@ class AttentionScore(Tabled):
 
 
 def attention_score(
-    made: Replacement, head: Head, query: int, key: int, *, over: int | None = None
+    made: Replacement, head: str | Head, query: int, key: int, *, over: int | None = None
 ) -> AttentionScore:
     """Expand a head's score over the nodes of a run with units in it.
 
-    With `over`, the score of one key less that of another. Raises `PathExpandError` for a contrast
-    of capped scores.
+    With `over`, the score of one key less that of another. Raises `PathExpandError` for a head that
+    there is not, keys that the query does not see, and a contrast of capped scores.
     """
+    head = parse_head(made.config, head)
+    query = made.run.position(query, "query", row=made.row)
+    key = made.run.position(key, "key", row=made.row)
+    keys: tuple[int, ...] = (key,)
     if over is not None:
         check_contrast(made.config)
-    keys = (key,) if over is None else (key, over)
+        over = made.run.position(over, "over", row=made.row)
+        keys = check_apart(key, over)
     frozen = freeze(made.weights, made.config, made.run, row=made.row)
-    if head not in frozen.places:
-        raise no_head(head, made)
-    _check_places(made, query, *keys)
     held = layer_scores(made.weights, made.config, made.run, head.layer, row=made.row)
     scored = Scored(made.weights, made.config, made.run, frozen, head, held, made.row)
+    for place in keys:
+        check_key(scored, query, place)
     left, right = legs(
         made.weights, made.config, made.run, frozen, held, head, query, keys, row=made.row
     )
@@ -178,25 +183,6 @@ def attention_score(
         scored.dense(query, keys),
         2 * float(bound),
     )
-
-
-def no_head(head: Head, made: Replacement) -> PathExpandError:
-    """Give the error for a head that a run's model does not have."""
-    layers, heads = made.config.n_layers, made.config.n_heads
-    return PathExpandError(
-        f"head {head}",
-        wanted=f"a head of {layers} layers of {heads}",
-        got=head.label,
-        remedy="layers and heads count from 0",
-    )
-
-
-def _check_places(made: Replacement, *places: int) -> None:
-    for place in places:
-        whole = isinstance(place, int | np.integer) and not isinstance(place, bool)
-        if not whole or not 0 <= place < made.positions:
-            wanted = f"0 to {made.positions - 1} for this prompt"
-            raise PromptError(f"position {shown(place)}", wanted=wanted)
 
 
 def _beside(made: Replacement, head: Head) -> dict[int, Array]:

@@ -194,7 +194,7 @@ def feature_ov(
     >>> feature_ov(read_checkpoint("two-layer"), saes, "L0H1", 0, 1).matrix
     Factored(5×64 @ 64×5)
     """
-    own = parse_head(checkpoint, head)
+    own = parse_head(checkpoint.config, head)
     units = check_units(units, checkpoint, folded=folded)
     written = _written(checkpoint, units, from_layer, own)
     read = _read(checkpoint, units, to_layer, own)
@@ -243,7 +243,7 @@ def feature_qk(
     >>> feature_qk(read_checkpoint("two-layer"), UnitSet((unit,), "saes"), "L1H0", 1, 1).matrix
     Factored(5×64 @ 64×5)
     """
-    own = parse_head(checkpoint, head)
+    own = parse_head(checkpoint.config, head)
     units = check_units(units, checkpoint, folded=folded)
     queries = _written(checkpoint, units, query_layer, own)
     keys = _written(checkpoint, units, key_layer, own)

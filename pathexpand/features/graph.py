@@ -189,8 +189,7 @@ class Graph:
         own = next(logits, None)
         last = self.made.positions - 1 if own is None else own
         place = last if query is None else query
-        found = head if isinstance(head, Head) else Head.parse(head)
-        return attention_score(self.made, found, place, key, over=over)
+        return attention_score(self.made, head, place, key, over=over)
 
     @property
     def is_target(self) -> npt.NDArray[np.bool_]:

@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from pathexpand.circuits.wiring import parse_head
 from pathexpand.errors import PathExpandError
-from pathexpand.features.attention import no_head
 from pathexpand.features.graph import (
     Attribution,
     Graph,
@@ -464,9 +464,7 @@ class _Plan:
     def _head(self, change: HeadChange, seen: set[object]) -> None:
         head, made = change.head, self.made
         assert isinstance(head, Head)  # made one on construction
-        blocks = made.weights.blocks
-        if head.layer >= len(blocks) or head.index >= len(blocks[head.layer].attn.W_O):
-            raise no_head(head, made)
+        parse_head(made.config, head)
         places = range(made.positions) if change.positions is None else change.positions
         factors = self.heads.setdefault(head, np.ones(made.positions))
         for place in places:

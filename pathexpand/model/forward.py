@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pathexpand.errors import PromptError
 from pathexpand.model.activation import gate
 from pathexpand.model.config import Config
 from pathexpand.model.norm import normed, normed_heads
 from pathexpand.model.parts import Array, Attention, Block, HeadNorm, Mlp, Norm
 from pathexpand.model.rotary import Rotary
+from pathexpand.model.shown import shown
 from pathexpand.model.weights import Weights
 
 Tokens = npt.NDArray[np.int64]
@@ -74,6 +76,22 @@ class Forward:
     def patterns(self) -> tuple[Array, ...]:
         """The attention pattern of each layer: (batch, head, query, key)."""
         return tuple(layer.pattern for layer in self.layers)
+
+    def position(self, given: int, name: str = "position", *, row: int = 0) -> int:
+        """Give a position of a row as counted from 0, from the end if it is negative.
+
+        `name` is what the error calls it. Raises `PromptError` for what is no real token.
+        """
+        mask = self.mask[row]
+        if isinstance(given, bool) or not isinstance(given, int | np.integer):
+            raise PromptError(name, wanted="a whole number", got=shown(given))
+        if not -mask.size <= given < mask.size:
+            wanted = f"{-mask.size} to {mask.size - 1} for this prompt"
+            raise PromptError(f"{name} {given}", wanted=wanted)
+        place: int = int(given) % int(mask.size)
+        if not mask[place]:
+            raise PromptError(f"{name} {given}", wanted="a real token", got="padding")
+        return place
 
 
 @dataclass(frozen=True, slots=True, eq=False)

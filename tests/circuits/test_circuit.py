@@ -171,7 +171,7 @@ def test_a_split_that_is_another_head_is_seen() -> None:
     [
         (lambda c: ov(c, "L0H1 > L0H2"), "rising layers"),
         (lambda c: ov(c, "L1H1 > L0H2"), "rising layers"),
-        (lambda c: ov(c, ""), "at least one head"),
+        (lambda c: ov(c, ""), "wanted a label such as"),
         (lambda c: ov(c, "L0H1 > "), "head"),
         (lambda c: ov(c, "L0H3"), "head L0H3"),
         (lambda c: qk(c, "L0H1", query="L0H0"), "rising layers"),

@@ -86,6 +86,7 @@ def test_what_does_not_go_together(arguments: tuple[str, ...], says: str) -> Non
         (("--ov", "L0H1", "--row", "no such token"), "one token"),
         (("--qk", "L0H1", "--offset", "1"), "no rotary positions"),
         (("--qk", "L0H1", "--key-head", "L0H2"), "rising layers"),
+        (("--qk", "L0H1", "--key-head", ""), "head"),
         (("--virtual", "L1H0", "L0H1.k"), "in front of it"),
         (("--skip-trigrams", "L0H1", "--context", "0"), "context"),
         (("--bigrams", "--text", "no such file"), "cannot read"),

@@ -100,6 +100,8 @@ def test_heads_refuses_in_one_line(tmp_path: Path) -> None:
     assert "an empty file" in refused(heads, "--text", empty)
     assert "cannot read" in refused(heads, "--text", tmp_path / "none")
     assert "threshold" in refused(heads, "--threshold", 7)
+    assert "--plane has no use for --threshold" in refused(heads, "--plane", "--threshold", 0.4)
+    assert "--matching has no use for --seed" in refused(heads, "--matching", "--seed", 0)
     assert "seed" in refused(heads, "--seed", -1)
     assert "top" in refused(heads, "--top", -2)
     assert "a model with heads" in refused(heads, "--model", "zero-layer")

@@ -243,7 +243,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path: Path) -> None:
         (PathExpandError, lambda: run.scores("L1H4"), "head L1H4"),
         (NotationError, lambda: run.scores("L1N3"), "head"),
         (PromptError, lambda: run.scores("L1H0", 2, 5), "its mask hides"),
-        (PromptError, lambda: run.scores("L1H0", 99), "position 99"),
+        (PromptError, lambda: run.scores("L1H0", 99), "query 99"),
         (PathExpandError, lambda: run.why("L1H0", 5, 3, over=3), "two positions"),
         (PathExpandError, lambda: run.why("L1H0", 0, 0), "no other key"),
         (PathExpandError, lambda: run.scores("L1H0", top=-1), "top"),

@@ -210,11 +210,11 @@ def test_heads_are_read_and_refused_in_one_line() -> None:
     checkpoint = family("gpt2")
     for text in ("L3H0", "L0H3"):
         with pytest.raises(PathExpandError, match="wanted a head of 3 layers of 3"):
-            parse_head(checkpoint, text)
+            parse_head(checkpoint.config, text)
     with pytest.raises(NotationError):
-        parse_head(checkpoint, "0.3")
+        parse_head(checkpoint.config, "0.3")
     with pytest.raises(PathExpandError, match="a model with heads"):
-        parse_head(read_checkpoint("zero-layer"), "L0H0")
+        parse_head(read_checkpoint("zero-layer").config, "L0H0")
     with pytest.raises(PathExpandError, match="layer"):
         head_weights(checkpoint, 3)
 

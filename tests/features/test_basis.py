@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pathexpand
+from pathexpand.circuits.circuit import ov
 from pathexpand.circuits.wiring import head_weights
 from pathexpand.errors import ModelError, PathExpandError
 from pathexpand.features import basis
@@ -275,7 +276,7 @@ def test_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table[0]["source"] == f"L0F{at[0]}" and table[0]["target"] == f"L2F{at[1]}"
     assert table[0]["effect"] == pytest.approx(dense[at], rel=1e-12)
     sums = {line.label: line.value for line in table.closing}
-    assert sums["copying score"] == pathexpand.circuits.ov(checkpoint, "L1H2").copying_score()
+    assert sums["copying score"] == ov(checkpoint, "L1H2").copying_score()
     assert sums["copying"] == found.shares().copying
     assert "scales" in " ".join(table.claims)
     by = found.table(2, by="value")

@@ -12,7 +12,7 @@ import pytest
 import pathexpand
 from pathexpand.api import Model, Run
 from pathexpand.circuits import legs
-from pathexpand.errors import PathExpandError
+from pathexpand.errors import PathExpandError, PromptError
 from pathexpand.features import attention as attention_module
 from pathexpand.features import replacement as replacement_module
 from pathexpand.features.attention import AttentionScore, attention_score
@@ -37,10 +37,11 @@ def pairs(score: AttentionScore) -> Array:
     return np.asarray(score.queries @ score.keys.T)
 
 
-def places(run: Run) -> tuple[int, int, int]:
-    """Give a query and two keys that are real tokens."""
-    real = np.flatnonzero(run.dense.mask[0])
-    return int(real[-1]), int(real[1]), int(real[0])
+def places(run: Run, head: Head) -> tuple[int, int, int]:
+    """Give a query and the two furthest keys that a head sees from it."""
+    query = int(np.flatnonzero(run.dense.mask[0])[-1])
+    seen = np.flatnonzero(run.dense.layers[head.layer].pattern[0, head.index, query])
+    return query, int(seen[1]), int(seen[0])
 
 
 def closes(score: AttentionScore) -> bool:
@@ -60,9 +61,9 @@ def some_heads(run: Run) -> list[Head]:
 def test_the_pairs_of_every_architecture_add_up(name: str, kind: str, tmp_path: Path) -> None:
     run = family(name, tmp_path)
     made = made_of(run, random_units(run, **KINDS[kind]), 1)
-    query, key, over = places(run)
     capped = run.model.config.attn_scores_soft_cap is not None
     for head in some_heads(run):
+        query, key, over = places(run, head)
         one, other = (attention_score(made, head, query, each) for each in (key, over))
         assert closes(one) and closes(other)
         if capped:
@@ -218,6 +219,37 @@ def test_heads_that_are_not_there_are_refused_in_one_line() -> None:
         assert len(str(caught.value).splitlines()) == 1
 
 
+def test_a_key_that_the_mask_hides_is_refused_as_by_the_run() -> None:
+    """Its softmax never sees that score: there is nothing to explain."""
+    run = small(4).run(PROMPT)
+    made = made_of(run, random_units(run))
+    hidden = "wanted a position that L1H0 sees from 3"
+    with pytest.raises(PromptError, match=f"key 5: {hidden}"):
+        attention_score(made, "L1H0", 3, 5)
+    with pytest.raises(PromptError, match=f"key 4: {hidden}"):
+        attention_score(made, "L1H0", 3, 1, over=4)
+    with pytest.raises(PromptError, match=f"key 5: {hidden}"):
+        run.scores("L1H0", query=3, key=5)
+    with pytest.raises(PathExpandError, match="wanted two positions, got position 3 for both"):
+        attention_score(made, "L1H0", 5, 3, over=3)
+
+
+def test_positions_count_from_the_end_too_and_errors_say_which() -> None:
+    run = small(4).run(PROMPT)
+    made, size = made_of(run, random_units(run)), run.dense.mask.shape[1]
+    one, other = (
+        attention_score(made, "L1H0", size - 1, 1, over=2),
+        attention_score(made, "L1H0", -1, 1 - size, over=2 - size),
+    )
+    assert (one.query, one.key, one.over) == (other.query, other.key, other.over)
+    assert one.score == other.score
+    for wrong in (True, 1.5, "3", None):
+        with pytest.raises(PromptError, match="key: wanted a whole number"):
+            attention_score(made, "L1H0", 5, wrong)  # type: ignore[arg-type]
+    with pytest.raises(PromptError, match=f"over {size}: wanted -{size} to {size - 1}"):
+        attention_score(made, "L1H0", 5, 3, over=size)
+
+
 # --- engines that are wrong -------------------------------------------------------------------
 
 
@@ -275,8 +307,8 @@ def test_a_broken_engine_does_not_add_up(
 ) -> None:
     run = family(name, tmp_path)
     units = random_units(run, **KINDS["cross"])
-    query, key, _ = places(run)
     head = Head(1, 1)
+    query, key, _ = places(run, head)
     assert attention_score(made_of(run, units), head, query, key).closes
     fault(monkeypatch)
     assert not attention_score(made_of(run, units), head, query, key).closes
