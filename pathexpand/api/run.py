@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.api.given import as_path, check_counts, finite, overflow, ratio
+from pathexpand.api.report import check_graph, run_report
 from pathexpand.api.scores import score_table, why_table
 from pathexpand.engine.ranking import Ranking, rank
 from pathexpand.engine.rounding import dense_rounding, gamma
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from pathexpand.circuits.overlap import Deletions
     from pathexpand.features.graph import Graph
     from pathexpand.features.unit import UnitSet
+    from pathexpand.report.contents import Report
 
 Array = npt.NDArray[Any]
 TOTALS = ("order", "source", "token", "head", "pair")
@@ -268,8 +270,45 @@ class Run:
             outside_count=self.model.network.count() - asked.count(),
             mlps=self.model.mlps,
             soft_cap=self.soft_cap(what),
+            origin=lambda own: run_report(self, what, own),
         )
         return SearchedPaths(table, what, found.found.expanded)
+
+    def report(
+        self,
+        target: TargetLike | Target | None = None,
+        *,
+        position: int | None = None,
+        top: int = 100,
+        query: str | Query | None = None,
+        max_order: int | None = None,
+        centred: bool | None = None,
+        budget: Budget | None = None,
+        graph: Graph | None = None,
+        report: Callable[[Progress], None] | None = None,
+    ) -> Report:
+        """Rank the paths as `paths` does, and gather what an explorer shows of them.
+
+        It goes to one HTML file with `save(file)`, and into a notebook with `show()`. A `graph` of
+        this run is shown below the paths. Raises `PathExpandError` for the graph of another run.
+
+        >>> from pathexpand.api import load
+        >>> load("two-layer").run("to be or not to").report(top=3)
+        Report('two-layer': 3 paths, 2 heads)
+        """
+        if graph is not None:
+            check_graph(self, graph)
+        found = self.searched_paths(
+            target,
+            position=position,
+            top=top,
+            query=query,
+            max_order=max_order,
+            centred=centred,
+            budget=budget,
+            report=report,
+        )
+        return run_report(self, found.target, found.table, graph=graph)
 
     def total(
         self,

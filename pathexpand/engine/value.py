@@ -121,13 +121,14 @@ def path_stream(frozen: FrozenSum, position: int, path: Path) -> Array:
     stream, boundary = source.values, source.boundary
     for component in path.components:
         stage, group, index = frozen.places[component]
-        stream = group.write(_past(frozen, stream, boundary, stage), index)
+        stream = group.write(past(frozen, stream, boundary, stage), index)
         boundary = stage + 1
-    out: Array = _past(frozen, stream, boundary, frozen.depth)[position]
+    out: Array = past(frozen, stream, boundary, frozen.depth)[position]
     return out
 
 
-def _past(frozen: FrozenSum, stream: Array, boundary: int, end: int) -> Array:
+def past(frozen: FrozenSum, stream: Array, boundary: int, end: int) -> Array:
+    """Carry a stream forward from one boundary to another, through no component."""
     for stage in frozen.stages[boundary:end]:
         if stage.carry is not None:
             stream = stage.carry.push(stream)

@@ -69,6 +69,10 @@ class Group(ABC):
         """Put one component in front of a functional Σ row ⊗ vector."""
 
     @abstractmethod
+    def flow(self, rows: Array, vectors: Array, stream: Array, index: int) -> Array:
+        """Part a functional's reading of what one component writes: (position read at, from)."""
+
+    @abstractmethod
     def until(self, size: int) -> Group:
         """Give the group on the first positions."""
 
@@ -174,6 +178,12 @@ class HeadGroup(Group):
         read = vectors @ self.W_O[index].T  # (piece, d_head)
         return moved, read @ self.W_V[index].T
 
+    def flow(self, rows: Array, vectors: Array, stream: Array, index: int) -> Array:
+        """Give Σ_p row_p[query] A^h[query, key] (stream[key] W_V W_O · vector_p)."""
+        read = (vectors @ self.W_O[index].T) @ self.W_V[index].T  # (piece, d_model)
+        out: Array = (rows.T @ (read @ stream.T)) * self.patterns[index]  # (query, key)
+        return out
+
     def until(self, size: int) -> HeadGroup:
         """Cut the patterns."""
         return replace(self, patterns=self.patterns[:, :size, :size])
@@ -211,6 +221,11 @@ class _Gated(Group):
         """Give gates ∘ (stream W_in) W_out."""
         out: Array = ((stream @ self.W_in) * self.gates) @ self.W_out
         return out
+
+    def flow(self, rows: Array, vectors: Array, stream: Array, index: int) -> Array:
+        """Give what is read where it is written: nothing moves."""
+        written = self.write(stream, index)  # (position, d_model)
+        return np.diag((rows.T * (written @ vectors.T)).sum(axis=1))
 
     def until(self, size: int) -> Self:
         """Cut the gates."""

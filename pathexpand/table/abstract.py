@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from pathexpand.errors import PathExpandError
@@ -138,6 +139,40 @@ class Table(ABC):
         from pathexpand.table.markup import latex
 
         return latex(self.sheet(ascii=ascii)) + "\n"
+
+    def page(self) -> str:
+        """Give a page of HTML with the rows to sort, filter, select and copy.
+
+        It holds all its scripts and asks no network for anything. Raises `PathExpandError` where
+        bokeh is not installed.
+
+        >>> from pathexpand.api import load
+        >>> load("zero-layer").paths().page()[:15]
+        '<!DOCTYPE html>'
+        """
+        from pathexpand.table.page import page
+
+        return page(self)
+
+    def to_html(self, file: str | FilePath) -> None:
+        """Write `page()` to a file, whole or not at all; raises `FileError`.
+
+        >>> from pathexpand.api import load
+        >>> load("zero-layer").paths().to_html("paths.pdf")
+        Traceback (most recent call last):
+        ...
+        pathexpand.errors.FileError: paths.pdf: wanted a name that ends in .html
+        """
+        from pathexpand.page.document import check_page, save
+
+        check_page(file)
+        save(self.page(), file)
+
+    def show(self, *, height: int = 900) -> None:
+        """Show `page()` in the notebook at hand, in a frame so many pixels high."""
+        from pathexpand.page.notebook import Frame, display
+
+        display(Frame(self.page(), height=height))
 
     def to_text(self, width: int | None = None, *, ascii: bool = False, color: bool = False) -> str:
         """Write text that fits `width` terminal cells; None takes the terminal's own, or 80.

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from pathexpand.errors import PathExpandError
 from pathexpand.table.abstract import Table
 from pathexpand.table.document import Record, check_finite, read
 from pathexpand.table.held import check_held
 from pathexpand.table.sheet import Sheet
+
+
+class Paged(Protocol):
+    """What gives a page of HTML."""
+
+    def page(self) -> str:
+        """Give the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,8 @@ class PathTable(Table):
     `longer_bound` if it is longer (None: longer ones were not looked at). `remainder_energy`
     bounds the sum of their squared values, and `visited` counts the paths that were valued. `mlps`
     says what the model's MLPs are in a path ("source", "frozen" or "neurons"; None without MLPs).
-    Where there is a `soft_cap` on the logits, all values are those before it. Raises
+    Where there is a `soft_cap` on the logits, all values are those before it. `origin` makes the
+    explorer of the run that the table is of; a table that was read from a file has none. Raises
     `PathExpandError` for numbers that are not finite or counts that do not add up.
 
     >>> from pathexpand.api import load
@@ -135,6 +143,7 @@ class PathTable(Table):
     outside_count: int = 0
     mlps: str | None = None
     soft_cap: float | None = None
+    origin: Callable[[PathTable], Paged] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a table that contradicts itself."""
@@ -295,6 +304,16 @@ class PathTable(Table):
             }
             for name, value, running in parts
         ]
+
+    def page(self) -> str:
+        """Give an explorer of these paths as a page of HTML; from a file's table, its rows alone.
+
+        >>> from pathexpand.api import load
+        >>> load("two-layer").run("to be or not to").paths(top=2).page()[:15]
+        '<!DOCTYPE html>'
+        """
+        # Zero-argument super() does not know a class that slots made anew.
+        return Table.page(self) if self.origin is None else self.origin(self).page()
 
     def sheet(self, *, ascii: bool = False) -> Sheet:
         """Lay the table out for printing; with `ascii`, in ASCII alone.
