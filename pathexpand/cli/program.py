@@ -25,6 +25,7 @@ from pathexpand.cli.importance import importance
 from pathexpand.cli.models import models
 from pathexpand.cli.output import INTERRUPTED, complain, emit
 from pathexpand.cli.query import query
+from pathexpand.cli.report import report
 from pathexpand.cli.scores import scores
 from pathexpand.cli.table import table
 from pathexpand.cli.total import total
@@ -49,6 +50,7 @@ def program(context: click.Context) -> None:
 for command in (
     table,
     total,
+    report,
     dataset,
     scores,
     circuits,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,10 @@ from pathexpand.cli.prompt import Command, prompted, queried, read_run
 from pathexpand.errors import FileError
 
 if TYPE_CHECKING:
+    from pathexpand.api import Run
+    from pathexpand.api.run import SearchedPaths
     from pathexpand.engine.search import Budget
-    from pathexpand.table import Table
+    from pathexpand.table import NormTable, PathTable, Table
 
 FORMATS = ("text", "csv", "tsv", "json", "md", "latex")
 _SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".json": "json", ".md": "md", ".tex": "latex"}
@@ -35,39 +39,98 @@ def written(command: Command) -> Command:
     )(command)
 
 
+def ranked(*, top: int) -> Callable[[Command], Command]:
+    """Add the options that say which paths are ranked, and how long; `top` is the usual number."""
+    options = (
+        click.option(
+            "--top", type=int, default=top, show_default=True, metavar="N", help="Rows to list."
+        ),
+        click.option(
+            "--max-order",
+            type=int,
+            metavar="N",
+            help="Rank only paths of at most N heads and MLPs; longer ones stay in the remainder.",
+        ),
+        click.option(
+            "--raw",
+            is_flag=True,
+            help="Read the logit itself, not minus the vocabulary mean (as is always done before "
+            "a soft cap).",
+        ),
+        click.option(
+            "--weights-only",
+            is_flag=True,
+            help="No prompt: rank by the norm of each path's matrix.",
+        ),
+        click.option("--nodes", type=int, metavar="N", help="Stop after so many suffixes."),
+        click.option("--seconds", type=float, metavar="S", help="Stop the search after so long."),
+        click.option(
+            "--memory", type=float, metavar="GB", help="Stop when the search holds so much."
+        ),
+        click.option(
+            "--certificate",
+            metavar="FILE",
+            help='Write also what "pathexpand check FILE" needs to re-check every claim.',
+        ),
+    )
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return prompted(queried(command))
+
+    return add
+
+
 @click.command(
     short_help="Rank a model's paths on a prompt.",
     epilog="Numbers in csv, tsv and json are exact. In csv and tsv the last row, (remainder), is "
     "the sum of all unlisted paths: the value column adds up to the dense logit.",
 )
-@prompted
-@queried
-@click.option("--top", type=int, default=10, show_default=True, metavar="N", help="Rows to list.")
-@click.option(
-    "--max-order",
-    type=int,
-    metavar="N",
-    help="Rank only paths of at most N heads and MLPs; longer ones stay in the remainder.",
-)
-@click.option(
-    "--raw",
-    is_flag=True,
-    help="Read the logit itself, not minus the vocabulary mean (as is always done before a "
-    "soft cap).",
-)
-@click.option(
-    "--weights-only", is_flag=True, help="No prompt: rank by the norm of each path's matrix."
-)
-@click.option("--nodes", type=int, metavar="N", help="Stop after so many suffixes.")
-@click.option("--seconds", type=float, metavar="S", help="Stop the search after so long.")
-@click.option("--memory", type=float, metavar="GB", help="Stop when the search holds so much.")
-@click.option(
-    "--certificate",
-    metavar="FILE",
-    help='Write also what "pathexpand check FILE" needs to re-check every claim.',
-)
+@ranked(top=10)
 @written
-def table(
+def table(*, kind: str | None, out: str | None, **given: Any) -> int:
+    """Rank a model's paths by what each adds to a logit, and close the sum.
+
+    Listed + remainder = the logit of the dense forward pass, but for rounding. The logit is read
+    minus its mean over the vocabulary, as a softmax does not see that.
+
+    However many paths there are, the list is exact: the search ends when no path that is left can
+    be larger. Stopped sooner, by an option or Ctrl-C, the table still bounds every unlisted path.
+    """
+    found = rank(out, **given)
+    write(found.table, kind, out)
+    return found.end()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was ranked: a table, and with a prompt the run that it is of and what a search found.
+
+    `certificate` is a file to write, and `source` the model as it was given.
+    """
+
+    table: PathTable | NormTable
+    run: Run | None = None
+    searched: SearchedPaths | None = None
+    certificate: str | None = None
+    source: str = ""
+
+    def end(self) -> int:
+        """Write the certificate, if one is wanted, and give the program's exit status."""
+        if self.certificate is not None and self.run is not None and self.searched is not None:
+            from pathexpand.certificate import certify
+
+            text = certify(self.run, self.searched, source=self.source).to_json()
+            write_whole(FilePath(self.certificate), text)
+        if getattr(self.table, "closes", True):
+            return 0
+        complain("the sum does not close: the gap is larger than its bound")
+        return 1
+
+
+def rank(
+    out: str | None,
     *,
     top: int,
     query: str | None,
@@ -78,20 +141,14 @@ def table(
     certificate: str | None,
     raw: bool,
     weights_only: bool,
-    kind: str | None,
-    out: str | None,
     model: str,
     position: int | None,
     target: str | None,
     **prompt: Any,
-) -> int:
-    """Rank a model's paths by what each adds to a logit, and close the sum.
+) -> Found:
+    """Rank what the options ask for.
 
-    Listed + remainder = the logit of the dense forward pass, but for rounding. The logit is read
-    minus its mean over the vocabulary, as a softmax does not see that.
-
-    However many paths there are, the list is exact: the search ends when no path that is left can
-    be larger. Stopped sooner, by an option or Ctrl-C, the table still bounds every unlisted path.
+    `out` is where the table will go. Raises `click.UsageError` for what does not go together.
     """
     options: dict[str, Any] = {
         "top": top,
@@ -110,9 +167,7 @@ def table(
 
         loaded = load(model, mlp=prompt["mlp"])
         with watched() as report:
-            ranked = loaded.paths(**options, report=report)
-        write(ranked, kind, out)
-        return 0
+            return Found(loaded.paths(**options, report=report))
     if certificate is not None and out is not None and _same_file(certificate, out):
         raise click.UsageError(
             "--out and --certificate name the same file.", click.get_current_context(silent=True)
@@ -124,16 +179,7 @@ def table(
         searched = run.searched_paths(
             target, position=position, centred=False if raw else None, **options, report=report
         )
-    found = searched.table
-    write(found, kind, out)
-    if certificate is not None:
-        from pathexpand.certificate import certify
-
-        write_whole(FilePath(certificate), certify(run, searched, source=model).to_json())
-    if found.closes:
-        return 0
-    complain("the sum does not close: the gap is larger than its bound")
-    return 1
+    return Found(searched.table, run, searched, certificate, model)
 
 
 def write(found: Table, kind: str | None, out: str | None) -> None:

@@ -2,6 +2,8 @@
 
 document  a bokeh layout as one file that asks no network for anything
 notebook  such a page inside a notebook, in a frame of its own
-grid      rows with columns to sort, filter, select and copy
+script    the few scripts of our own, put together
 prose     texts on a page, letter by letter
+tokens    room for tokens along the foot of a drawing
+colours   blue adds, orange takes away
 """

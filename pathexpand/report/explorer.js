@@ -7,29 +7,18 @@ const MOST_DRAWN = 30, MOST_COLUMNS = 64, UNDRAWN = 5;
 
 // --- texts ---------------------------------------------------------------------------------------
 
-const escaped = (text) => String(text).replace(/[&<>"'$\\`]/g, (c) => `&#${c.charCodeAt(0)};`);
-const mono = (text) => `<span class="mono" dir="ltr">${escaped(text)}</span>`;
-const grouped = (count) => count.toLocaleString("en-US");
 function written(value) { // as the printed table writes it
   if (data.decimals === null) return value ? value.toExponential(4) : "0";
   const least = 0.5 * 10 ** -data.decimals;
   return value && Math.abs(value) <= least ? value.toExponential(1) : value.toFixed(data.decimals);
 }
-const percent = (share) => share === null ? "-" : `${(100 * share).toFixed(1)}%`;
 const signed = (value) => `<span class="${value < 0 ? "minus" : "plus"}">${written(value)}</span>`;
 const share = (value) => data.dense ? value / data.dense : null;
 const named = (place) => `${tokens[place]} @${place}`;
-function upper(bound) { // rounded up, so that what is written is a bound, too
-  const near = Number(bound.toPrecision(4));
-  const unit = bound > 0 ? 10 ** (Math.floor(Math.log10(bound)) - 3) : 0;
-  return String(Number((near < bound ? near + unit : near).toPrecision(4)));
-}
 function formula(text) { // W_OV^L1H0 with its index and its head set low and high
   return escaped(text).replace(/([A-Z])_(\w+)/g, "$1<sub>$2</sub>")
     .replace(/\^([A-Z0-9]+)/g, "<sup>$1</sup>");
 }
-const lines = (cells) => `<tr>${cells.map(([text, n]) =>
-  `<td${n ? ' class="n"' : ""}>${text}</td>`).join("")}</tr>`;
 
 // --- what follows from the rows ------------------------------------------------------------------
 
@@ -60,18 +49,13 @@ let settled = false; // nothing is written until what the address said is read
 
 function remember() {
   if (!settled) return;
-  const said = new URLSearchParams();
-  for (const [name, it] of Object.entries(CHOICES))
-    if (it.value !== initial[name] && it.value !== "") said.set(name, it.value);
-  const chosen = rows.selected.indices;
-  if (chosen.length) said.set("paths", chosen.slice(0, 200).map((n) => n + 1).join(","));
-  try { // a frame in a notebook has no address of its own
-    history.replaceState(null, "", `#${said}`);
-  } catch { /* nothing to remember it in */ }
+  const paths = rows.selected.indices.slice(0, 200).map((n) => n + 1).join(",");
+  const changed = ([name, it]) => [name, it.value === initial[name] ? "" : it.value];
+  address.write({ ...Object.fromEntries(Object.entries(CHOICES).map(changed)), paths });
 }
 
 function recall() {
-  const said = new URLSearchParams(location.hash.slice(1));
+  const said = address.read();
   const set = (it, text) => {
     const options = (it.options ?? []).map((each) => Array.isArray(each) ? each[0] : each);
     if (text !== null && (!options.length || options.includes(text))) it.value = text;
@@ -99,15 +83,17 @@ function keepChosen() {
   const outside = data.outside ? [["outside the query", data.outside, ""]] : [];
   const parts = [
     ["kept", sum, `${grouped(kept_)} of ${grouped(count)} listed paths`],
-    ["remainder", rest, `${grouped(data.unlisted + more)} paths${unlisted(more)}`],
+    ["remainder", rest, `${grouped(unlistedCount(more))} paths${unlisted(more)}`],
     ...outside, ["dense", data.dense, "the model's own forward pass"]];
-  kept.text = `<table>${parts.map(([label, number, remark]) => lines([[`<b>${label}</b>`],
+  kept.text = `<table>${parts.map(([label, number, remark]) => line([[`<b>${label}</b>`],
     [signed(number), 1], [percent(share(number)), 1], [escaped(remark)]])).join("")}</table>`;
   filterChosen();
 }
 
+const unlistedCount = (more) => BigInt(data.unlisted) + BigInt(more);
+
 function unlisted(more) { // what is known of the paths that are not kept
-  if (!(data.unlisted + more)) return "";
+  if (!unlistedCount(more)) return "";
   if (data.bound === null) return ", of unknown size";
   const bound = Math.max(data.bound, more ? Math.abs(value[kept_]) : 0);
   const said = `, each of at most ${upper(bound)}`;
@@ -193,7 +179,7 @@ function starts(n) {
   const found = [...parts(n)].filter((each) => each.step === 0);
   if (!found.length) return "";
   const largest = Math.abs(found[0].value);
-  const bars = found.slice(0, 6).map((each) => lines([[mono(named(each.start))],
+  const bars = found.slice(0, 6).map((each) => line([[mono(named(each.start))],
     [signed(each.value), 1],
     [`<span class="bar ${each.value < 0 ? "minus" : ""}" style="width:${
       Math.round(100 * Math.abs(each.value) / largest)}px"></span>`]])).join("");
@@ -207,14 +193,14 @@ function neighbours(n) {
   const longer = [];
   for (let k = 0; k < count && longer.length < 5; k++)
     if (order[k] === order[n] + 1 && isWithin(steps[n], steps[k])) longer.push(path[k]);
-  const line = (label) => {
+  const neighbour = (label) => {
     const k = place.get(label), near = data.nearby[label];
     const [number, remark] = k !== undefined ? [signed(value[k]), `rank ${rows.data.rank[k]}`]
       : near !== undefined ? [signed(near), "not listed"] : ["", "not listed"];
-    return lines([[mono(label)], [number, 1], [escaped(remark)]]);
+    return line([[mono(label)], [number, 1], [escaped(remark)]]);
   };
   const block = (title, labels) => labels.length
-    ? `<h2>${title}</h2><table>${labels.map(line).join("")}</table>` : "";
+    ? `<h2>${title}</h2><table>${labels.map(neighbour).join("")}</table>` : "";
   return block("One component shorter", [...shorter]) + block("One longer, of those listed", longer);
 }
 
@@ -228,7 +214,10 @@ function isWithin(short, long) { // whether `short` is `long` with one component
 
 function draw(some, isChosen) {
   const drawn = some.filter((n) => n < moves.drawn).slice(0, MOST_DRAWN);
-  const pieces = drawn.flatMap((n) => [...strokes(n)]);
+  // Paths that pass the same place stand side by side.
+  const lane = Math.min(0.16, 0.7 / drawn.length);
+  const pieces = drawn.flatMap((n, k) => [...strokes(n)].map((each) =>
+    ({ ...each, aside: (k - (drawn.length - 1) / 2) * lane })));
   const used = new Set([data.position, ...pieces.flatMap((each) => [each.start, each.end])]);
   const whole = tokens.length <= MOST_COLUMNS;
   const columns = whole ? tokens.map((_, n) => n) : [...used].sort((a, b) => a - b);
@@ -236,12 +225,12 @@ function draw(some, isChosen) {
   const largest = pieces.reduce((most, each) => Math.max(most, Math.abs(each.value)), 0) || 1;
   const out = { xs: [], ys: [], colour: [], width: [], dash: [], path: [], said: [], x: [], y: [],
     mark: [] };
-  for (const { n, start, end, low, high, value: carried, label } of pieces) {
-    const [from, to] = [column.get(start), column.get(end)], bend = Math.max(low, high - 0.75);
+  for (const { n, start, end, low, high, value: carried, label, aside } of pieces) {
+    const [from, to] = [column.get(start) + aside, column.get(end) + aside], bend = Math.max(low, high - 0.75);
     out.xs.push([from, from, to]);
     out.ys.push([low, bend, high]);
     out.colour.push(carried < 0 ? data.colours.minus : data.colours.plus);
-    out.width.push(1 + 9 * Math.abs(carried) / largest);
+    out.width.push(1 + (drawn.length > 8 ? 5 : 9) * Math.abs(carried) / largest);
     out.dash.push(carried < 0 ? "10 5" : "solid");
     out.path.push(path[n]);
     out.said.push(`${label}: ${named(start)} → ${named(end)}, ${written(carried)}`);
@@ -282,11 +271,6 @@ function* strokes(n) {
   }
   if (components.length) yield { n, start: data.position, end: data.position, value: value[n],
     low: level[level.length - 1], high: data.top, label: "logits" };
-}
-
-function shortened(text) {
-  const letters = [...text];
-  return letters.length > 14 ? `${letters.slice(0, 13).join("")}…` : text;
 }
 
 // --- heads ---------------------------------------------------------------------------------------
@@ -372,16 +356,16 @@ function explained(why, sign) {
     ? `the score of ${mono(named(first))}, which gets ${one.toFixed(4)}`
     : `log of how many times more attention ${mono(named(first))} gets (${one.toFixed(4)}) than ${
       mono(named(second))} (${two.toFixed(4)})`;
-  const listed = why.rows.map(([query, key, composition, number]) => lines([[mono(query)], [mono(key)],
+  const listed = why.rows.map(([query, key, composition, number]) => line([[mono(query)], [mono(key)],
     [escaped(composition)], [signed(sign * number), 1]])).join("");
   const closing = [
-    ["remainder", why.remainder, `${grouped(why.count)} pairs`],
+    ["remainder", why.remainder, `${grouped(BigInt(why.count))} pairs`],
     ...(why.alibi === null ? [] : [["alibi", why.alibi, "what the distance adds"]]),
     ["score", why.dense, "the model's own"],
     ...why.sums.map(([name, number, pairs]) =>
-      [name, number, `${grouped(pairs)} pairs, composed on ${name === "none" ? "neither" : name} side`
+      [name, number, `${grouped(BigInt(pairs))} pairs, composed on ${name === "none" ? "neither" : name} side`
         .replace("on both side", "on both sides")]),
-  ].map(([label, number, remark]) => lines([[`<b>${label}</b>`], [remark], [""],
+  ].map(([label, number, remark]) => line([[`<b>${label}</b>`], [remark], [""],
     [signed(sign * number), 1]])).join("");
   const claim = `${why.certified ? "Certified" : "Stopped early"}: each unlisted pair has at most ${upper(why.bound)}.`;
   return `<p>From ${mono(named(why.query))}: ${what}.</p><table><tr><th>path to the query</th>
@@ -403,19 +387,7 @@ function csv() {
 
 async function copy() {
   const text = csv(), count_ = grouped(text.split("\n").length - 2);
-  let done = false;
-  try {
-    await navigator.clipboard.writeText(text);
-    done = true;
-  } catch { // a frame or an old browser: by way of a field that is selected
-    const field = document.createElement("textarea");
-    field.value = text;
-    document.body.append(field);
-    field.select();
-    done = document.execCommand("copy");
-    field.remove();
-  }
-  status.text = `<p class="quiet">${done ? `Copied ${count_} paths as CSV.`
+  status.text = `<p class="quiet">${await copied(text) ? `Copied ${count_} paths as CSV.`
     : "The browser does not let this page copy."}</p>`;
 }
 

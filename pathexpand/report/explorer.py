@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
+from pathexpand.features.graph_page import graph_view
 from pathexpand.page.document import document
 from pathexpand.page.prose import prose
+from pathexpand.page.script import script
 from pathexpand.report.claims import claims
 from pathexpand.report.contents import Report
 from pathexpand.report.head_view import HeadView, head_view, held
@@ -32,31 +33,26 @@ def explorer(report: Report) -> str:
     from bokeh.models import Column, CustomJS
 
     paths, heads = path_view(report), head_view(report)
+    graph = None if report.graph is None else graph_view(report.graph)
     root = Column(
         prose(claims(report.table), name="claims"),
         _sums(report, paths),
         _paths(paths),
         paths.drawing,
         *((_heads(heads),) if report.heads else ()),
+        *((graph.root,) if graph is not None else ()),
         sizing_mode="stretch_width",
     )
     models = {name: getattr(paths, name) for name in PathView.__slots__}
     models |= {f"head_{name}": getattr(heads, name) for name in HeadView.__slots__}
-    ready = CustomJS(args={"models": models, "data": _data(report)}, code=script())
+    args = {"models": models, "data": _data(report)}
+    code = script("report/query.js", "report/explorer.js", "features/graph.js")
+    if graph is not None:
+        args |= {"graphModels": graph.models, "graphData": graph.data}
+        code += "linkGraph(graphModels, graphData);"
+    ready = CustomJS(args=args, code=code)
     title = f"{report.table.model}: paths to the {report.table.target}"
     return document(root, title=title, ready=ready)
-
-
-def script() -> str:
-    """Give the page's own script.
-
-    >>> "compileQuery" in script()
-    True
-    """
-    place = files("pathexpand.report")
-    return "\n".join(
-        place.joinpath(name).read_text(encoding="utf-8") for name in ("query.js", "explorer.js")
-    )
 
 
 def _sums(report: Report, paths: PathView) -> Any:
@@ -123,7 +119,7 @@ def _data(report: Report) -> dict[str, Any]:
         "listed": table.listed,
         "remainder": table.remainder,
         "outside": table.outside,
-        "unlisted": table.remainder_count,
+        "unlisted": str(table.remainder_count),  # more than a number of JavaScript may hold
         "bound": table.bound,
         "certified": table.certified,
         "max_order": table.max_order,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pathexpand.page.colours import MONO
 from pathexpand.page.prose import prose
-from pathexpand.report.colours import MONO
 from pathexpand.report.contents import HeadPart, Report
 from pathexpand.table import ScoreTable
 
@@ -156,9 +156,9 @@ def _why(table: ScoreTable) -> dict[str, Any]:
         "attention_over": table.attention_over,
         "rows": [[row.query_path, row.key_path, row.composition, row.value] for row in table],
         "remainder": table.remainder,
-        "count": table.remainder_count,
+        "count": str(table.remainder_count),  # more than a number of JavaScript may hold
         "alibi": table.alibi,
         "bound": table.bound,
         "certified": table.certified,
-        "sums": [[each.composition, each.value, each.pairs] for each in table.compositions],
+        "sums": [[each.composition, each.value, str(each.pairs)] for each in table.compositions],
     }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pathexpand.report.colours import MINUS, PLUS
+from pathexpand.page.colours import MINUS, PLUS
 from pathexpand.table import TotalsTable
 from pathexpand.table.figures import Scale, counted, percent
+
+_SMALL = 0.02  # of the largest step
 
 
 def order_view(orders: TotalsTable) -> Any:
@@ -26,13 +28,14 @@ def order_view(orders: TotalsTable) -> Any:
         steps.append((before, before + row.value, row))
         before += row.value
     names = [row.part for row in orders]
+    largest = max((abs(row.value) for row in orders), default=0.0)
     data = {
         "x": list(range(len(steps) + 1)),
         "bottom": [min(low, high) for low, high, _ in steps] + [min(0.0, orders.dense)],
         "top": [max(low, high) for low, high, _ in steps] + [max(0.0, orders.dense)],
         "colour": [PLUS if row.value >= 0 else MINUS for row in orders] + ["#444444"],
         "hatch": [" " if row.value >= 0 else "right_diagonal_line" for row in orders] + [" "],
-        "mark": [f"{row.value:+.3g}".replace("-", "−") for row in orders]
+        "mark": [_mark(row.value, largest) for row in orders]
         + [f"{orders.dense:.3g}".replace("-", "−")],
         "value": [scale.write(row.value) for row in orders] + [scale.write(orders.dense)],
         "share": [percent(row.share) for row in orders] + ["100%"],
@@ -86,3 +89,10 @@ def order_view(orders: TotalsTable) -> Any:
     plot.y_range.range_padding = 0.15
     plot.xgrid.visible = False
     return plot
+
+
+def _mark(value: float, largest: float) -> str:
+    """Write a step's size beside it, and of a small one the sign alone."""
+    if abs(value) < _SMALL * largest:
+        return "" if not value else "+" if value > 0 else "−"
+    return f"{value:+.3g}".replace("-", "−")

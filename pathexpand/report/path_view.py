@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from pathexpand.page.colours import MINUS, MONO, PLUS
 from pathexpand.page.prose import prose
-from pathexpand.report.colours import MINUS, MONO, PLUS
+from pathexpand.page.tokens import heights
 from pathexpand.report.contents import Report
 from pathexpand.table.figures import Scale
 
@@ -206,13 +207,14 @@ def _drawing(report: Report) -> tuple[Any, Any, Any, Any]:
     points = ColumnDataSource({name: [] for name in ("x", "y", "label")})
     tokens = ColumnDataSource({name: [] for name in ("x", "y", "text")})
     top = len(report.levels) - 1
+    height = min(max(330, 60 * len(report.levels) + 160), 900)
     plot = figure(
         title="Where the selected paths start, and what moves them where",
-        height=min(max(300, 70 * len(report.levels) + 190), 900),
+        height=height,
         min_width=320,
         sizing_mode="stretch_width",
         x_range=Range1d(-0.6, 1),
-        y_range=Range1d(-0.36 * (top + 0.4), top + 0.4),
+        y_range=Range1d(*heights(top, height)),
         tools="pan,xwheel_zoom,reset,save",
         toolbar_location="right",
         name="drawing",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pathexpand.page.document import document
 from pathexpand.page.prose import escaped, prose
+from pathexpand.page.script import script
 from pathexpand.table.sheet import Sheet
 from pathexpand.table.shorten import width
 
@@ -63,7 +63,7 @@ def page(table: Table) -> str:
     data = {"names": names, "csv": table.to_csv().rstrip("\n").split("\n")}
     ready = CustomJS(
         args={"models": models, "data": data},
-        code=files("pathexpand.page").joinpath("rows.js").read_text(encoding="utf-8"),
+        code=script("page/rows.js"),
     )
     return document(root, title=title(sheet), ready=ready)
 

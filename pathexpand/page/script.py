@@ -1,0 +1,17 @@
+"""The scripts of pages: a few short ones of our own, put together from the package's files."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+
+def script(*names: str) -> str:
+    """Join scripts by the names of their files in the package, after what all pages share.
+
+    >>> script("page/rows.js").startswith("// What is chosen on a page")
+    True
+    """
+    place = files("pathexpand")
+    return "\n".join(
+        place.joinpath(name).read_text(encoding="utf-8") for name in ("page/address.js", *names)
+    )
