@@ -289,8 +289,8 @@ class Run:
     ) -> Report:
         """Rank the paths as `paths` does, and gather what an explorer shows of them.
 
-        It goes to one HTML file with `save(file)`, and into a notebook with `show()`. A `graph` of
-        this run is shown below the paths. Raises `PathExpandError` for the graph of another run.
+        It goes to one HTML file with `to_html(file)`, and into a notebook with `show()`. A `graph`
+        of this run is shown below the paths. Raises `PathExpandError` for the graph of another run.
 
         >>> from pathexpand.api import load
         >>> load("two-layer").run("to be or not to").report(top=3)

@@ -39,7 +39,7 @@ def report(*, graph: bool, features: str | None, out: str, **given: Any) -> int:
     On top stands what "pathexpand table" says: the sum that closes, and what is certified. Below,
     paths can be sorted, filtered and selected; the selected ones are drawn over tokens and layers.
     """
-    from pathexpand.page.document import check_page, save
+    from pathexpand.page.document import check_page
 
     context = click.get_current_context(silent=True)
     if features is not None and not graph:
@@ -51,14 +51,14 @@ def report(*, graph: bool, features: str | None, out: str, **given: Any) -> int:
     check_page(out)
     found = rank(out, **given)
     if found.run is None or found.searched is None:
-        save(found.table.page(), out)
+        found.table.to_html(out)
     else:
         from pathexpand.api.report import run_report
 
         drawn = _graph(found.run, features, given) if graph else None
         note("Gathering what the page shows.")
         what = found.searched.target
-        run_report(found.run, what, found.searched.table, graph=drawn).save(out)
+        run_report(found.run, what, found.searched.table, graph=drawn).to_html(out)
     note(f"Wrote {out}. Open it in a browser.")
     return found.end()
 

@@ -23,6 +23,7 @@ from pathexpand.frozen import Unembed
 from pathexpand.frozen.norm import back
 from pathexpand.model.forward import final_logits
 from pathexpand.model.shown import shown
+from pathexpand.page.paged import Paged
 from pathexpand.symbolic import Head
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Logits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Graph:
+class Graph(Paged):
     """Nodes, and what each brings to each: `weights` (target, source), rows of no target are 0.
 
     `logit_weights` (node,) says how much each logit counts, 0 elsewhere. `gap` (node,) is how far
@@ -118,6 +119,12 @@ class Graph:
     def __hash__(self) -> int:
         """Hash what equal graphs have in common."""
         return hash((self.model, self.prompt, len(self.nodes)))
+
+    def page(self) -> str:
+        """Give a page of HTML with the nodes over tokens and layers, their edges and head paths."""
+        from pathexpand.features.graph_page import graph_page
+
+        return graph_page(self)
 
     def paths(self, source: str | int, target: str | int, *, top: int = 10) -> EdgePaths:
         """Split an edge into the paths of heads (and skips) that carry it, ranked with a proof."""

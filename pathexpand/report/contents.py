@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.page.document import save
-from pathexpand.page.notebook import Frame, display
+from pathexpand.page.notebook import Frame
+from pathexpand.page.paged import HEIGHT, Paged
 from pathexpand.symbolic import Network
 from pathexpand.table import PathTable, ScoreTable, TotalsTable
 
 Array = npt.NDArray[Any]
-HEIGHT = 1000  # pixels of a frame in a notebook
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +83,7 @@ class HeadPart:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Report:
+class Report(Paged):
     """All that an explorer shows of one target of a run.
 
     `levels` name the heights of the drawing, from the tokens to the logits, and `level_of` gives
@@ -121,14 +119,6 @@ class Report:
         from pathexpand.report.explorer import explorer
 
         return explorer(self)
-
-    def save(self, file: str | FilePath) -> None:
-        """Write the page to a file, whole or not at all; raises `FileError`."""
-        save(self.page(), file)
-
-    def show(self, *, height: int = HEIGHT) -> None:
-        """Show the page in the notebook at hand, in a frame so many pixels high."""
-        display(Frame(self.page(), height=height))
 
     def _repr_html_(self) -> str:
         return Frame(self.page(), height=HEIGHT)._repr_html_()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from pathexpand.errors import PathExpandError
+from pathexpand.page.paged import Paged
 from pathexpand.table.sheet import Sheet
 from pathexpand.table.spelling import can_show
 
@@ -32,7 +32,7 @@ class Tabled(ABC):
         return self.table()._repr_html_()
 
 
-class Table(ABC):
+class Table(Paged):
     """A ranking that goes to text, notebooks, files and data frames.
 
     A kind of table says what its records, its JSON document and its printed sheet hold; everything
@@ -153,26 +153,6 @@ class Table(ABC):
         from pathexpand.table.page import page
 
         return page(self)
-
-    def to_html(self, file: str | FilePath) -> None:
-        """Write `page()` to a file, whole or not at all; raises `FileError`.
-
-        >>> from pathexpand.api import load
-        >>> load("zero-layer").paths().to_html("paths.pdf")
-        Traceback (most recent call last):
-        ...
-        pathexpand.errors.FileError: paths.pdf: wanted a name that ends in .html
-        """
-        from pathexpand.page.document import check_page, save
-
-        check_page(file)
-        save(self.page(), file)
-
-    def show(self, *, height: int = 900) -> None:
-        """Show `page()` in the notebook at hand, in a frame so many pixels high."""
-        from pathexpand.page.notebook import Frame, display
-
-        display(Frame(self.page(), height=height))
 
     def to_text(self, width: int | None = None, *, ascii: bool = False, color: bool = False) -> str:
         """Write text that fits `width` terminal cells; None takes the terminal's own, or 80.
