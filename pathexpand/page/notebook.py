@@ -33,7 +33,7 @@ class Frame:
         """Put the page into a frame that shares nothing with the notebook around it."""
         return (
             f'<iframe srcdoc="{html.escape(self.page)}" sandbox="{_ALLOWED}" loading="lazy" '
-            f'style="width: 100%; height: {self.height}px; border: 1px solid #ccc" '
+            f'style="width: 100%; height: {self.height}px; border: 1px solid #ccc; box-sizing: border-box" '
             'title="pathexpand"></iframe>'
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+MOST_NAMES = 64  # tokens that can all be named along a side
 _NAMES = 105  # pixels that slanted names of tokens take
 _FRAME = 50  # pixels of title and margins
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pathexpand.page.notebook import Frame
-from pathexpand.page.paged import HEIGHT, Paged
+from pathexpand.page.paged import Paged
 from pathexpand.symbolic import Network
 from pathexpand.table import PathTable, ScoreTable, TotalsTable
 
@@ -121,4 +120,6 @@ class Report(Paged):
         return explorer(self)
 
     def _repr_html_(self) -> str:
-        return Frame(self.page(), height=HEIGHT)._repr_html_()
+        # The page takes some megabytes, so a notebook holds it only where it is asked for.
+        hint = "<div><code>.show()</code> opens the explorer here.</div>"
+        return self.table._repr_html_() + hint

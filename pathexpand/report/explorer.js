@@ -3,7 +3,7 @@
 
 const { rows, shown, table, filters, keep, kept, status, detail, drawing } = models;
 const { formulas, moves, tokens } = data;
-const MOST_DRAWN = 30, MOST_COLUMNS = 64, UNDRAWN = 5;
+const MOST_DRAWN = 30, FEW_COLUMNS = 14, UNDRAWN = 5;
 
 // --- texts ---------------------------------------------------------------------------------------
 
@@ -35,6 +35,8 @@ const place = new Map(Array.from(path, (text, n) => [text, n]));
 const all = count ? sizes[count - 1] : 0;
 rows.data = {
   ...rows.data, order, running,
+  kind: Array.from(rows.data.kinds, (n) => data.kinds[n]),
+  rank: Array.from(rows.data.certain, (certain, n) => `${n + 1}${certain ? "" : "?"}`),
   share: Array.from(value, (each) => share(each) ?? NaN),
   source: Array.from(at, (each) => each < 0 ? "" : named(each)),
 };
@@ -219,7 +221,7 @@ function draw(some, isChosen) {
   const pieces = drawn.flatMap((n, k) => [...strokes(n)].map((each) =>
     ({ ...each, aside: (k - (drawn.length - 1) / 2) * lane })));
   const used = new Set([data.position, ...pieces.flatMap((each) => [each.start, each.end])]);
-  const whole = tokens.length <= MOST_COLUMNS;
+  const whole = tokens.length <= data.columns;
   const columns = whole ? tokens.map((_, n) => n) : [...used].sort((a, b) => a - b);
   const column = new Map(columns.map((n, x) => [n, x]));
   const largest = pieces.reduce((most, each) => Math.max(most, Math.abs(each.value)), 0) || 1;
@@ -249,7 +251,7 @@ function draw(some, isChosen) {
     label: placed.map((it) => [...it.names].join(" ")) };
   models.tokens.data = { x: columns.map((_, x) => x), y: columns.map(() => -0.12),
     text: columns.map((n) => `${shortened(tokens[n])} ${n}`) };
-  drawing.x_range.setv({ start: -0.7, end: columns.length + 0.6 });
+  drawing.x_range.setv({ start: -0.7, end: Math.max(columns.length, FEW_COLUMNS) + 0.6 });
   const left = some.length - drawn.length;
   const number = drawn.length === 1 ? "" : ` ${grouped(drawn.length)}`;
   const which = isChosen ? `${number} selected`.trim() : `first${number}`;
@@ -284,7 +286,7 @@ function headChosen() {
   models.head_cells.data = { x: Array.from(head.key), y: Array.from(head.query, (q) => -q),
     weight: Array.from(head.weight), from: Array.from(head.key, named),
     to: Array.from(head.query, named) };
-  const names = size <= MOST_COLUMNS ? tokens.map((text, n) => `${shortened(text)} ${n}`) : [];
+  const names = size <= data.columns ? tokens.map((text, n) => `${shortened(text)} ${n}`) : [];
   models.head_names.data = {
     x: [...names.map((_, n) => n), ...names.map(() => -0.8)],
     y: [...names.map(() => 0.8), ...names.map((_, n) => -n)],

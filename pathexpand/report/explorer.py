@@ -8,11 +8,12 @@ from pathexpand.features.graph_page import graph_view
 from pathexpand.page.document import document
 from pathexpand.page.prose import prose
 from pathexpand.page.script import script
+from pathexpand.page.tokens import MOST_NAMES
 from pathexpand.report.claims import claims
 from pathexpand.report.contents import Report
 from pathexpand.report.head_view import HeadView, head_view, held
 from pathexpand.report.order_view import order_view
-from pathexpand.report.path_view import PathView, colours, decimals_of, path_view
+from pathexpand.report.path_view import KINDS, PathView, colours, decimals_of, path_view
 from pathexpand.symbolic import Head, Mlp, Neuron, Path, format_term
 
 _WRAP = {"flex-wrap": "wrap", "gap": "0 .9rem"}
@@ -125,6 +126,8 @@ def _data(report: Report) -> dict[str, Any]:
         "max_order": table.max_order,
         "longer": table.longer_bound,
         "decimals": decimals_of(report),
+        "kinds": list(KINDS),
+        "columns": MOST_NAMES,
         "top": len(report.levels) - 1,
         "level": report.level_of,
         "formulas": _formulas(report),

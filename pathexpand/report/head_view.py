@@ -7,6 +7,7 @@ from typing import Any
 
 from pathexpand.page.colours import MONO
 from pathexpand.page.prose import prose
+from pathexpand.page.tokens import MOST_NAMES
 from pathexpand.report.contents import HeadPart, Report
 from pathexpand.table import ScoreTable
 
@@ -72,10 +73,10 @@ def _picture(report: Report, cells: Any, names: Any, spots: Any) -> Any:
     from bokeh.plotting import figure
 
     size = len(report.table.tokens)
-    room = 0.3 * size + 1.0
+    room = 0.3 * size + 1.0 if size <= MOST_NAMES else 0.02 * size
     plot = figure(
         title="Attention: a row for each query, a column for each key",
-        height=520,
+        height=min(max(520, 17 * size), 900),
         min_width=320,
         sizing_mode="stretch_width",
         x_range=Range1d(-room, size),
@@ -113,7 +114,7 @@ def _picture(report: Report, cells: Any, names: Any, spots: Any) -> Any:
         angle="angle",
         text_align="align",
         text_baseline="middle",
-        text_font_size="11px",
+        text_font_size="11px" if size <= MOST_NAMES // 2 else "9px",
         text_font=value(MONO),
     )
     plot.add_tools(

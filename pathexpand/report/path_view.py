@@ -51,9 +51,9 @@ def path_view(report: Report) -> PathView:
     table = report.table
     rows = ColumnDataSource(
         {
-            "rank": [f"{row.rank}{'' if row.certain else '?'}" for row in table],
             "path": [row.path for row in table],
-            "kind": [row.kind for row in table],
+            "kinds": np.array([KINDS.index(row.kind) for row in table], dtype=np.uint8),
+            "certain": np.array([row.certain for row in table], dtype=np.uint8),
             "value": np.array([row.value for row in table], dtype=np.float64),
             "at": np.array(
                 [-1 if row.source_token is None else row.source_token.position for row in table],
