@@ -2,7 +2,7 @@
 
     python benchmarks/report.py [MODEL] [PROMPT] [TOP]
 
-Both hold the same ranked paths (of `two-layer`, or of the model that is given, neuron by neuron). In
+Both hold the same ranked paths, of `two-layer` or of the model that is given, neuron by neuron. In
 one run: seconds from the ranked table to the file; bytes; and in a headless Chromium, opened from
 disk, milliseconds until the page is drawn and until a filter by head has taken effect (of the plain
 page by hiding rows). The explorer also draws, says why heads look where they do, and so on.
@@ -54,6 +54,11 @@ def browser() -> Any:
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
 
 
+def line(values: list[float]) -> str:
+    widths = (10, 8, 11, 12)[: len(values)]
+    return "".join(f"{each:{width}.2f}" for each, width in zip(values, widths, strict=True))
+
+
 def main() -> None:
     given = sys.argv[1:]
     name, prompt = given[0] if given else "two-layer", given[1] if len(given) > 1 else PROMPT
@@ -85,11 +90,9 @@ def main() -> None:
         driver.quit()
     print(f"{'':16}{'write, s':>10}{'MB':>8}{'drawn, ms':>11}{'filter, ms':>12}")
     for kind, values in figures.items():
-        print(f"{kind:16}" + "".join(f"{v:{w}.2f}" for v, w in zip(values, (10, 8, 11, 12))))
+        print(f"{kind:16}{line(values)}")
     plain, own = figures.values()
-    print(
-        f"{'ratio':16}" + "".join(f"{b / a:{w}.2f}" for a, b, w in zip(plain, own, (10, 8, 11, 12)))
-    )
+    print(f"{'ratio':16}{line([b / a for a, b in zip(plain, own, strict=True)])}")
     shutil.rmtree(place)
 
 

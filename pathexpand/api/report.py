@@ -40,7 +40,7 @@ _SUFFIXES = 400  # that a search for them may expand
 # Keys of a query that are held against each other, and expansions in all. With neurons each one
 # takes about half a second, so there are fewer.
 _KEYS = {False: 4, True: 3}
-_EXPANSIONS = {False: 36, True: 12}
+_EXPANSIONS = {False: 24, True: 12}
 _MANY = 500  # components of a model that has neurons
 _NEARBY = 300  # rows whose shorter neighbours are valued
 

@@ -8,6 +8,7 @@ from typing import Any
 from pathexpand.errors import PathExpandError
 
 _ALLOWED = "allow-scripts allow-downloads"
+_STYLE = "width: 100%; border: 1px solid #ccc; box-sizing: border-box"
 
 
 class Frame:
@@ -33,8 +34,7 @@ class Frame:
         """Put the page into a frame that shares nothing with the notebook around it."""
         return (
             f'<iframe srcdoc="{html.escape(self.page)}" sandbox="{_ALLOWED}" loading="lazy" '
-            f'style="width: 100%; height: {self.height}px; border: 1px solid #ccc; box-sizing: border-box" '
-            'title="pathexpand"></iframe>'
+            f'style="{_STYLE}; height: {self.height}px" title="pathexpand"></iframe>'
         )
 
 
