@@ -31,6 +31,7 @@ from pathexpand.model.config import Config
 from pathexpand.model.forward import forward
 from pathexpand.model.prompt import Prompt, Tokens, pad, read_prompt
 from pathexpand.model.tokenizer import Tokenizer
+from pathexpand.progress import listener, watched
 from pathexpand.symbolic import Network, Path, equation
 from pathexpand.symbolic.query import Query, everything, parse_query
 from pathexpand.table import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pathexpand.api.circuits import Circuits
 
 
+@watched("reading the model")
 def load(name_or_directory: str | FilePath, *, mlp: MlpMode = "source") -> Model:
     """Load a model: an embedded one by name, or a directory with `config.json` and weights.
 
@@ -174,6 +176,7 @@ class Model:
             ]
         )
 
+    @watched("ranking paths")
     def paths(
         self,
         *,
@@ -202,7 +205,7 @@ class Model:
             centred=centred,
             max_order=max_order,
             budget=budget,
-            report=report,
+            report=listener(report, Progress.words),
         )
         rows = tuple(
             NormRow(n, str(path), path.order, path.kind, norm, ratio(norm * norm, found.energy))
@@ -224,6 +227,7 @@ class Model:
             mlps=self.mlps,
         )
 
+    @watched("ranking paths over prompts")
     def dataset_paths(
         self,
         prompts: Iterable[Prompt],
@@ -279,7 +283,7 @@ class Model:
             budget=budget,
             rounds=rounds,
             cache=cache,
-            report=report,
+            report=listener(report, Progress.words),
         )
         return dataset_table(self, found, by, readings, max_order, asked)
 
@@ -333,6 +337,7 @@ class Model:
             )
         return given
 
+    @watched("running the model")
     def run_tokens(self, prompts: list[Tokens]) -> list[Run]:
         """Run prompts that have been read and checked, in one padded batch."""
         batch = pad(prompts)

@@ -30,6 +30,7 @@ from pathexpand.errors import PathExpandError
 from pathexpand.frozen import FrozenSum, Unembed, freeze, unembed
 from pathexpand.model.forward import Forward, final_logits, logits
 from pathexpand.model.tokenizer import show_token
+from pathexpand.progress import listener, watched
 from pathexpand.symbolic import Component, Head, Path
 from pathexpand.symbolic.query import Query
 from pathexpand.table import (
@@ -190,7 +191,8 @@ class Run:
         The search ends when no path that is left can be larger than those listed: the table is
         then certified, however many paths there are. A `budget`, or Ctrl-C, ends it sooner with
         a bound on what was not visited. `query` asks for some paths, `max_order` leaves those of
-        more heads unranked (they stay in the remainder). `report` hears how the search stands.
+        more heads unranked (they stay in the remainder). `report` hears how the search stands, in
+        place of the line that a terminal or a notebook shows after a while.
 
         >>> from pathexpand.api import load
         >>> table = load("two-layer").run("to be or not to").paths(top=3)
@@ -208,6 +210,7 @@ class Run:
             report=report,
         ).table
 
+    @watched("ranking paths")
     def searched_paths(
         self,
         target: TargetLike | Target | None = None,
@@ -239,7 +242,7 @@ class Run:
             top=top,
             max_order=max_order,
             budget=budget,
-            report=report,
+            report=listener(report, Progress.words),
         )
         size = sum(abs(row.value) for row in found.rows) + abs(found.outside) + abs(dense)
         rounding = found.rounding + gamma(len(found.rows) + 2) * size
@@ -271,6 +274,7 @@ class Run:
         )
         return SearchedPaths(table, what, found.found.expanded)
 
+    @watched("summing paths")
     def total(
         self,
         query: str | Query | None = None,
@@ -308,6 +312,7 @@ class Run:
         found = pair_totals(self.frozen, self._readout(target, position, centred=centred))
         return {(a.label, b.label): float(value) for (a, b), value in found.items()}
 
+    @watched("summing paths")
     def totals_table(
         self,
         *,
@@ -371,6 +376,7 @@ class Run:
             pairs = self.pair_totals(target=what, position=place)
             yield from ((" > ".join(pair), None, value) for pair, value in pairs.items())
 
+    @watched("drawing paths")
     def sample(
         self,
         n: int,
@@ -489,6 +495,7 @@ class Run:
             report=report,
         )
 
+    @watched("looking for deletions")
     def deletions(self, *, position: int | None = None) -> Deletions:
         """Find heads that undo on this prompt what earlier components write at a position.
 

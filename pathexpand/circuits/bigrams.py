@@ -21,6 +21,7 @@ from pathexpand.errors import PathExpandError
 from pathexpand.lowrank import Factored
 from pathexpand.model.checkpoint import Checkpoint
 from pathexpand.model.tokenizer import show_token
+from pathexpand.progress import watched
 from pathexpand.table.analysis_table import AnalysisTable, Field, Summary
 
 Array = npt.NDArray[Any]
@@ -81,6 +82,7 @@ class Bigrams:
         out: Floats = self.matrix.left[token] @ self.matrix.right
         return out
 
+    @watched("ranking bigrams")
     def top(self, k: int) -> AnalysisTable:
         """Give the k most probable pairs, exactly.
 
@@ -98,6 +100,7 @@ class Bigrams:
         fields = (*_fields(), Field("log p", "number"), Field("p", "share"))
         return AnalysisTable("bigrams", self._about(), fields, rows, (), self._claims())
 
+    @watched("comparing bigrams")
     def compare(self, corpus: object, top: int = 20) -> AnalysisTable:
         """Set the model's bigrams beside those of a text, the most frequent first.
 
@@ -161,6 +164,7 @@ class Bigrams:
         return (*claims, *norm_claims(self.checkpoint))
 
 
+@watched("reading bigrams")
 def bigrams(checkpoint: Checkpoint) -> Bigrams:
     """Read the direct path of a model as bigrams.
 

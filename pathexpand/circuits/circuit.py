@@ -39,6 +39,7 @@ from pathexpand.lowrank import Factored, contract
 from pathexpand.model.checkpoint import Checkpoint
 from pathexpand.model.shown import shown
 from pathexpand.model.tokenizer import show_token
+from pathexpand.progress import watched
 from pathexpand.symbolic import Head
 from pathexpand.table.abstract import Tabled
 from pathexpand.table.analysis_table import AnalysisTable, Field, Summary
@@ -120,6 +121,7 @@ class Circuit:
         out: Floats = self.matrix.left[one] @ self.matrix.right[:, other]
         return out
 
+    @watched("ranking entries")
     def top(
         self, k: int, *, by: By = "value", rows: object = None, columns: object = None
     ) -> Entries:
@@ -135,6 +137,7 @@ class Circuit:
         found = largest(self.matrix, k, by=by, rows=rows, columns=columns)
         return Entries(self, found.rows, found.columns, found.values)
 
+    @watched("splitting the circuit")
     def directions(self, n: int, *, tokens: int = 5) -> Directions:
         """Give the n largest singular directions with the tokens at both ends of each side.
 
@@ -193,6 +196,7 @@ class Circuit:
             diagonal = diagonal - self.matrix.left @ self.matrix.right.mean(axis=1)
         return float(np.mean(diagonal > 0))
 
+    @watched("passing over the circuit")
     def self_in_top(self, k: int, *, tokens: object = None) -> float:
         """Give the share of tokens that are among the k largest entries of their own row.
 
@@ -373,6 +377,7 @@ class Directions(Tabled):
         )
 
 
+@watched("reading the circuit")
 def qk(
     checkpoint: Checkpoint,
     head: str | Head,
@@ -418,6 +423,7 @@ def qk(
     )
 
 
+@watched("reading the circuit")
 def ov(checkpoint: Checkpoint, heads: Heads, *, centred: bool = False) -> Circuit:
     """Give the OV circuit of a head or a virtual head: what an attended token does to the logits.
 

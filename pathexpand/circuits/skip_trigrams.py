@@ -38,6 +38,7 @@ from pathexpand.lowrank import Factored
 from pathexpand.model.checkpoint import Checkpoint
 from pathexpand.model.shown import shown
 from pathexpand.model.tokenizer import show_token
+from pathexpand.progress import watched
 from pathexpand.symbolic import Head
 from pathexpand.table.abstract import Tabled
 from pathexpand.table.analysis_table import AnalysisTable, Field
@@ -111,6 +112,7 @@ class SkipTrigrams:
         """Give what a source does to each output at full attention: (output,), of mean 0."""
         return self.writing.row(source)
 
+    @watched("ranking skip-trigrams")
     def top(self, k: int, *, by: By = "value", sources: object = None) -> FoundTrigrams:
         """Give the k largest skip-trigrams of all, exactly, by value or by absolute value.
 
@@ -152,6 +154,7 @@ class SkipTrigrams:
         logit = float(self.logits(source)[output])
         return SkipTrigram(source, destination, output, attention * logit, attention, logit)
 
+    @watched("looking for bugs")
     def bugs(self, found: FoundTrigrams, *, text: object = None) -> FoundBugs:
         """List what the strong skip-trigrams of one source bring along unasked.
 
@@ -322,6 +325,7 @@ class FoundBugs(Tabled):
         )
 
 
+@watched("reading skip-trigrams")
 def skip_trigrams(
     checkpoint: Checkpoint,
     head: str | Head,

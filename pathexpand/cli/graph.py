@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from pathexpand.features.graph import Graph
     from pathexpand.table import Table
 
-_SILENT_ROWS = 200  # a graph of fewer rows is done before a line could be read
 _CHOOSING = ("top_logits", "logit_probability")
 _OF_UNITS = ("format_of_features", "layer", "hook_in", "hook_out", "input_scale")
 # What errors of the library call things, and what they are here.
@@ -326,12 +324,11 @@ def _read(given: dict[str, Any], shares: tuple[float, float]) -> Graph:
         "force": given["force"],
         "folded": given["folded"],
     }
-    with _watched() as report:
-        try:
-            return run.graph(features, **options, report=report)
-        except LimitError as error:
-            warn(f"{error.got} nodes are too many to hold: pruned while it is made")
-        return run.graph(features, **options, prune=shares, report=report)
+    try:
+        return run.graph(features, **options)
+    except LimitError as error:
+        warn(f"{error.got} nodes are too many to hold: pruned while it is made")
+    return run.graph(features, **options, prune=shares)
 
 
 def _load(file: str) -> Graph:
@@ -396,31 +393,3 @@ def _in_options() -> Iterator[None]:
                 said = found.expand(here).replace("_", "-")
                 remedy = remedy[: found.start()] + said + remedy[found.end() :]
         raise type(error)(subject, wanted=error.wanted, got=error.got, remedy=remedy) from error
-
-
-@contextmanager
-def _watched() -> Iterator[Callable[[int, int], None] | None]:
-    """Give a listener that shows how many rows are done, or None where nobody watches."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.status import Status
-
-    status = Status("", console=Console(stderr=True))
-    started = False
-
-    def report(done: int, total: int) -> None:
-        nonlocal started
-        if total < _SILENT_ROWS:
-            return
-        if not started:
-            status.start()
-            started = True
-        status.update(f"{done:,} of {total:,} features and logits")
-
-    try:
-        yield report
-    finally:
-        if started:
-            status.stop()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pathexpand.cli.output import complain, emit, wants_color, warn, write_whole
-from pathexpand.cli.progress import watched
 from pathexpand.cli.prompt import Command, prompted, queried, read_run
 from pathexpand.errors import FileError
 
@@ -109,9 +108,7 @@ def table(
         from pathexpand.api import load
 
         loaded = load(model, mlp=prompt["mlp"])
-        with watched() as report:
-            ranked = loaded.paths(**options, report=report)
-        write(ranked, kind, out)
+        write(loaded.paths(**options), kind, out)
         return 0
     if certificate is not None and out is not None and _same_file(certificate, out):
         raise click.UsageError(
@@ -120,10 +117,9 @@ def table(
     if certificate is not None and not FilePath(certificate).absolute().parent.is_dir():
         raise FileError(f"{certificate}: cannot write", wanted="a directory that exists")
     run = read_run(model, **prompt)
-    with watched() as report:
-        searched = run.searched_paths(
-            target, position=position, centred=False if raw else None, **options, report=report
-        )
+    searched = run.searched_paths(
+        target, position=position, centred=False if raw else None, **options
+    )
     found = searched.table
     write(found, kind, out)
     if certificate is not None:
