@@ -68,6 +68,19 @@ class Circuits:
         """Name the model."""
         return f"Circuits({self.checkpoint.config.model_name!r})"
 
+    def _repr_html_(self) -> str:
+        from pathexpand.table.markup import card
+        from pathexpand.table.sheet import Line
+        from pathexpand.table.spelling import visible
+
+        name = visible(self.checkpoint.config.model_name)
+        asked = (
+            "qk(head), ov(head), composition(kind), copying(), matching(), induction_plane(), "
+            "detect(), detect_on(texts), skip_trigrams(head), bigrams(), virtual_weight(writer, "
+            "reader), overlap(writer, reader), deletions(), importance(prompts)"
+        )
+        return card([Line("circuits of", name)], f"Ask for {asked}.")
+
     qk = _OfModel(qk)
     ov = _OfModel(ov)
     virtual_weight = _OfModel(virtual_weight)

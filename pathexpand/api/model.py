@@ -98,6 +98,22 @@ class Model:
             f"d_model {c.d_model}, vocabulary {c.d_vocab}{mode})"
         )
 
+    def _repr_html_(self) -> str:
+        from pathexpand.table.figures import counted
+        from pathexpand.table.markup import card
+        from pathexpand.table.sheet import Line
+        from pathexpand.table.spelling import visible
+
+        c = self.config
+        lines = [
+            Line("model", visible(c.model_name)),
+            Line("layers", f"{c.n_layers}, each of {counted(c.n_heads, 'head')}"),
+            *([Line("MLPs", f"{c.d_mlp:,} neurons a layer, mlp={self.mlp!r}")] if c.d_mlp else []),
+            Line("sizes", f"d_model {c.d_model:,}, vocabulary {c.d_vocab:,}, context {c.n_ctx:,}"),
+            Line("paths", counted(self.count(), "path")),
+        ]
+        return card(lines, "Ask for run(prompt), equation(), paths(), circuits, dataset_paths(…).")
+
     @property
     def mlps(self) -> MlpMode | None:
         """What its MLPs are in a path, or None if it has no MLPs."""

@@ -41,6 +41,7 @@ from pathexpand.table import (
     TotalsRow,
     TotalsTable,
 )
+from pathexpand.table.figures import counted
 from pathexpand.target import DirectionTarget, Target, TargetLike, read_target
 
 if TYPE_CHECKING:
@@ -82,7 +83,21 @@ class Run:
 
     def __repr__(self) -> str:
         """Name the model and the prompt's length."""
-        return f"Run({self.model.config.model_name!r}: {len(self.tokens)} tokens)"
+        return f"Run({self.model.config.model_name!r}: {counted(len(self.tokens), 'token')})"
+
+    def _repr_html_(self) -> str:
+        from pathexpand.table.markup import card
+        from pathexpand.table.path_sheet import prompt_line
+        from pathexpand.table.sheet import Line
+        from pathexpand.table.spelling import visible
+
+        lines = [
+            Line("model", visible(self.model.config.model_name)),
+            prompt_line(self.source_tokens),
+            Line("paths", counted(self.count(), "path")),
+        ]
+        asked = "paths(), total(query), totals_table(by=…), scores(head), why(head), graph()"
+        return card(lines, f"Ask for {asked}.")
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:

@@ -77,6 +77,14 @@ class Bigrams:
         """Name the model."""
         return f"Bigrams({self.checkpoint.config.model_name!r})"
 
+    def _repr_html_(self) -> str:
+        from pathexpand.table.markup import card
+        from pathexpand.table.sheet import Line
+        from pathexpand.table.spelling import visible
+
+        lines = [Line(label, visible(text)) for label, text in self._about()]
+        return card(lines, "Ask for top(k), row(token), compare(token ids).", *self._claims())
+
     def row(self, token: int) -> Floats:
         """Give the log-probability of each token after one: (d_vocab_out,)."""
         out: Floats = self.matrix.left[token] @ self.matrix.right

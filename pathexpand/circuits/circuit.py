@@ -93,6 +93,19 @@ class Circuit:
         rank = self.matrix.rank_bound
         return f"Circuit({self.kind} of {self.name}: {rows}×{rank} @ {rank}×{columns})"
 
+    def _repr_html_(self) -> str:
+        from pathexpand.table.markup import card
+        from pathexpand.table.sheet import Line
+        from pathexpand.table.spelling import visible
+
+        lines = [Line(label, visible(text)) for label, text in self.about()]
+        shape = f"{self.matrix.shape[0]:,} × {self.matrix.shape[1]:,}"
+        row, column, value = self.names
+        lines.append(Line("matrix", f"{value} by {row} and {column} token, {shape}, in factors"))
+        asked = "top(k), directions(n), row(token), column(token), entry(row, column)"
+        square = ", copying_score(), eigenvalues()" if self.is_square else ""
+        return card(lines, f"Ask for {asked}{square}.", *self.claims)
+
     def entry(self, row: int | str, column: int | str) -> float:
         """Give one entry, by two tokens: ids, or texts of one token each.
 

@@ -102,6 +102,14 @@ class SkipTrigrams:
         """Name the head and the size of a context."""
         return f"SkipTrigrams({self.head}, in a context of {self.context})"
 
+    def _repr_html_(self) -> str:
+        from pathexpand.table.markup import card
+        from pathexpand.table.sheet import Line
+        from pathexpand.table.spelling import visible
+
+        lines = [Line(label, visible(text)) for label, text in self.about()]
+        return card(lines, "Ask for top(k), bugs(found), attention(source), logits(source).")
+
     def attention(self, source: int | str) -> Floats:
         """Give how far each destination attends to a source: (destination,)."""
         token = read_token(self.checkpoint, source, self.attending.matrix.shape[1])
