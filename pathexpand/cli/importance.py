@@ -11,7 +11,7 @@ import click
 
 from pathexpand.cli.dataset import read_lines
 from pathexpand.cli.output import warn
-from pathexpand.cli.prompt import checked_text, modelled, read_bytes, with_mlp
+from pathexpand.cli.prompt import checked_texts, modelled, read_bytes, with_mlp
 from pathexpand.cli.table import write, written
 from pathexpand.errors import FileError
 
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 
 _JSON_LINES = (".jsonl", ".ndjson")
 _KINDS = ("order", "layer", "head", "composition")
-
-
-def _checked(
-    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
-) -> tuple[str | None, ...]:
-    """Refuse bytes that are no UTF-8 in any of several texts."""
-    return tuple(checked_text(context, option, text) for text in texts)
 
 
 @click.command(
@@ -49,7 +42,7 @@ def _checked(
     "prompts",
     metavar="TEXT",
     multiple=True,
-    callback=_checked,
+    callback=checked_texts,
     help="A prompt, taken as typed; may be given several times.",
 )
 @click.option(
@@ -63,7 +56,7 @@ def _checked(
     "queries",
     metavar="QUERY",
     multiple=True,
-    callback=_checked,
+    callback=checked_texts,
     help='Other paths, such as "* > L1H*"; may be given several times.',
 )
 @click.option("--max-order", type=int, metavar="N", help="Sum paths of higher orders as one.")
