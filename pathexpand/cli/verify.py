@@ -108,7 +108,7 @@ def _columns(results: Sequence[LawResult], *, ascii: bool) -> tuple[Column, ...]
             "law",
             tuple(names),
             shorten=lambda row, room: wrap(names[row], room),
-            least=10,
+            least=len("permutation"),
         ),
         Column("holds", tuple(_verdict(result) for result in results)),
         Column(
