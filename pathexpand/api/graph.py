@@ -22,7 +22,7 @@ from pathexpand.features.streaming import pruned_graph
 from pathexpand.features.unit import UnitSet
 from pathexpand.model.checkpoint import EMBEDDED, EMBEDDED_FOLDER, Checkpoint
 from pathexpand.model.forward import capped
-from pathexpand.model.shown import shown
+from pathexpand.model.shown import check_flag, shown
 from pathexpand.model.tokenizer import show_token
 from pathexpand.progress import listener, watched
 from pathexpand.target import DifferenceTarget, LogitTarget, TargetLike, read_target
@@ -52,6 +52,8 @@ def run_graph(
     """Put units into a run and work out the graph, whole or pruned as it is made."""
     check_counts(top_logits, None, names=("top_logits", ""))
     check_counts(zero_positions, None, names=("zero_positions", ""))
+    for name, flag in (("force", force), ("folded", folded)):
+        check_flag(name, flag)
     shares = _shares(prune)
     if zero_positions > len(run.tokens):
         wanted = f"at most the {len(run.tokens)} positions of this prompt"

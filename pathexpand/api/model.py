@@ -30,6 +30,7 @@ from pathexpand.model.checkpoint import (
 from pathexpand.model.config import Config
 from pathexpand.model.forward import forward
 from pathexpand.model.prompt import Prompt, Tokens, pad, read_prompt
+from pathexpand.model.shown import check_flag
 from pathexpand.model.tokenizer import Tokenizer
 from pathexpand.progress import listener, watched
 from pathexpand.symbolic import Network, Path, equation
@@ -212,6 +213,7 @@ class Model:
         True
         """
         check_counts(top, max_order)
+        check_flag("centred", centred)
         asked = self.query(query)
         found = rank_by_norm(
             self.weights,

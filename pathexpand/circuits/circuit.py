@@ -37,7 +37,7 @@ from pathexpand.circuits.wiring import (
 from pathexpand.errors import PathExpandError
 from pathexpand.lowrank import Factored, contract
 from pathexpand.model.checkpoint import Checkpoint
-from pathexpand.model.shown import shown
+from pathexpand.model.shown import check_flag, shown
 from pathexpand.model.tokenizer import show_token
 from pathexpand.progress import watched
 from pathexpand.symbolic import Head
@@ -202,6 +202,7 @@ class Circuit:
 
         Raises `PathExpandError` where rows and columns are not the same tokens.
         """
+        check_flag("centred", centred)
         self._check_square("diagonal")
         every = np.arange(self.matrix.shape[0])
         diagonal = entries(self.matrix, every, every)
@@ -412,6 +413,7 @@ def qk(
     >>> qk(read_checkpoint("two-layer"), "L1H2", key="L0H3").name
     'L1H2, key through L0H3'
     """
+    check_flag("scaled", scaled)
     own = parse_head(checkpoint.config, head)
     queries, keys = parse_chain(checkpoint, query), parse_chain(checkpoint, key)
     for chain in (queries, keys):
@@ -448,6 +450,7 @@ def ov(checkpoint: Checkpoint, heads: Heads, *, centred: bool = False) -> Circui
     >>> ov(read_checkpoint("two-layer"), "L0H3 > L1H0").name
     'L0H3 > L1H0'
     """
+    check_flag("centred", centred)
     chain = parse_chain(checkpoint, heads)
     if not chain:
         raise PathExpandError("OV circuit", wanted="at least one head", got="none")

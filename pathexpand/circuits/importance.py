@@ -560,7 +560,8 @@ class _Measured:
         yield Variant("query", query.text, "removed"), removed
 
     def _compositions(self) -> Iterator[tuple[Variant, Read]]:
-        for kind in COMPOSITIONS:
+        # In a single layer no head reads another: three runs would change nothing.
+        for kind in COMPOSITIONS if self.plan.checkpoint.config.n_layers > 1 else ():
             run = without_composition(
                 self.plan.checkpoint,
                 self.tokens,

@@ -42,6 +42,7 @@ from pathexpand.progress import watched
 from pathexpand.symbolic import Head
 from pathexpand.table.abstract import Tabled
 from pathexpand.table.analysis_table import AnalysisTable, Field
+from pathexpand.table.figures import counted
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -212,7 +213,7 @@ class SkipTrigrams:
         return (
             ("model", self.checkpoint.config.model_name),
             ("head", self.attending.name),
-            ("context", f"{self.context} tokens, {self.usual_of}"),
+            ("context", f"{counted(self.context, 'token')}, {self.usual_of}"),
         )
 
     def show(self, token: int) -> str:
@@ -390,14 +391,15 @@ def token_ids(checkpoint: Checkpoint, corpus: object, *, least: int = 1) -> Indi
     array([3, 3, 1])
     """
     count = checkpoint.config.d_vocab
-    wanted = f"at least {least} token ids from 0 to {count - 1}"
+    wanted = f"at least {counted(least, 'token id')} from 0 to {count - 1}"
     if isinstance(corpus, str):
         raise PathExpandError("corpus", wanted=wanted, got="text", remedy="encode it first")
     try:
         ids = np.asarray(corpus)
     except ValueError:
         raise PathExpandError("corpus", wanted=wanted, got=shown(corpus)) from None
-    if ids.ndim != 1 or ids.size < least or ids.dtype.kind not in "iu":
+    mixed = isinstance(corpus, list | tuple) and any(isinstance(n, bool) for n in corpus)
+    if mixed or ids.ndim != 1 or ids.size < least or ids.dtype.kind not in "iu":
         raise PathExpandError("corpus", wanted=wanted, got=shown(corpus))
     if ids.min() < 0 or ids.max() >= count:
         got = f"id {int(ids.min()) if ids.min() < 0 else int(ids.max())}"

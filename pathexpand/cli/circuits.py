@@ -206,7 +206,7 @@ def _skip_trigrams(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
 def _bigrams(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
     from pathexpand.circuits.bigrams import bigrams
 
-    text = None if given["text"] is None else _tokens(checkpoint, given["text"])
+    text = None if given["text"] is None else _tokens(checkpoint, given["text"], least=2)
     found = bigrams(checkpoint)
     return found.top(given["top"]) if text is None else found.compare(text, given["top"])
 
@@ -223,14 +223,19 @@ def _deletions(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
     return deletions_in_weights(checkpoint).table(given["top"])
 
 
-def _tokens(checkpoint: Checkpoint, file: str) -> list[int]:
+def _tokens(checkpoint: Checkpoint, file: str, *, least: int = 1) -> list[int]:
     from pathexpand.model.tokenizer import encode_prompt
+    from pathexpand.table.figures import counted
 
     try:
         text = read_bytes(file).decode("utf-8")
     except UnicodeDecodeError as error:
         raise FileError(f"{file}", wanted="text in UTF-8", got=str(error)) from None
-    return encode_prompt(checkpoint.tokenizer, text, whole=False)
+    ids = encode_prompt(checkpoint.tokenizer, text, whole=False)
+    if len(ids) < least:
+        wanted, got = f"a text of at least {counted(least, 'token')}", counted(len(ids), "token")
+        raise FileError(file, wanted=wanted, got=got)
+    return ids
 
 
 _TABLES = {

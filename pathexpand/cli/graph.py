@@ -280,6 +280,9 @@ def _check(
             option = name.removesuffix("s") if name == "targets" else name.replace("_", "-")
             raise click.UsageError(f"--{option} needs a run: it does not go with --load.", context)
     named = (export, metadata, save, load, out)
+    for option, file in zip(("export", "metadata", "save", "load", "out"), named, strict=True):
+        if file == "":
+            raise FileError(f"--{option}", wanted="the name of a file", got="an empty one")
     files = [FilePath(file).resolve() for file in named if file is not None]
     if len(set(files)) < len(files):
         raise click.UsageError("Two options name the same file.", context)

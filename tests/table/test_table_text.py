@@ -308,7 +308,7 @@ def test_encodings():
 def measured(columns: int) -> AnalysisTable:
     fields = (Field("head", "text"), *(Field(f"behaviour {n}", "number") for n in range(columns)))
     rows = tuple((f"L0H{n}", *(n + 0.5,) * columns) for n in range(3))
-    remark = "what stands beside a number has room, or else a line of its own"
+    remark = "characteristically uninterrupted remarks, notwithstanding narrowness"
     return AnalysisTable("demo", (), fields, rows, (Summary("mean of all", 1.5, remark),))
 
 
