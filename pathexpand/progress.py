@@ -13,7 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -119,7 +119,8 @@ class _Line:
         self._lock = threading.RLock()  # a signal may come while it is held
         self._timer = threading.Timer(_PATIENCE, self._show)
         self._timer.daemon = True
-        self._timer.start()
+        with suppress(RuntimeError):  # in a browser's own Python there are no threads
+            self._timer.start()
 
     def tell(self, text: str, share: float | None) -> None:
         self._text, self._share = text, share
@@ -148,12 +149,14 @@ class _Terminal(_Place):
     def __init__(self) -> None:
         self._bar: Any = None
         self._task: Any = None
+        self._start = time.monotonic()
 
     def show(self, text: str, share: float | None) -> None:
         total = None if share is None else 1.0
         if self._bar is None:
             self._bar = _bar()
             self._task = self._bar.add_task(text, total=total, completed=share or 0.0)
+            self._bar.tasks[0].start_time = self._start
             self._bar.start()
             return
         self._bar.update(self._task, description=text, total=total, completed=share or 0.0)

@@ -104,6 +104,8 @@ def _status(arguments: Sequence[str] | None) -> int:
                 standalone_mode=False,
             )
     except (click.Abort, KeyboardInterrupt):
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(file=sys.stderr)  # the terminal itself has written ^C
         complain("interrupted: nothing was written")
         return INTERRUPTED
     except click.ClickException as error:
