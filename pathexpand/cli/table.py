@@ -22,7 +22,7 @@ _SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".json": "json", ".md": "md", ".tex":
 # Formats that somebody could take for granted; any other name is of a text.
 _OTHERS = (
     *(".xlsx", ".xls", ".ods", ".html", ".htm", ".pdf", ".png", ".svg", ".docx", ".xml", ".jsonl"),
-    *(".parquet", ".feather", ".pkl", ".npz", ".npy", ".safetensors", ".yaml", ".yml", ".sqlite"),
+    *(".parquet", ".feather", ".pkl", ".npz", ".npy", ".yaml", ".yml", ".sqlite"),
     *(".db", ".h5", ".gz", ".zip"),
 )
 _FILE_WIDTH = 80
