@@ -9,8 +9,7 @@ True
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # as type checkers read it; `typing` takes its time to import
 
 __version__ = "0.1.0"
 
@@ -100,6 +99,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from pathexpand.api import Model, Run, from_state_dict, load
     from pathexpand.api.live import from_transformer_lens, from_transformers
     from pathexpand.certificate import Certificate, check_certificate
@@ -140,6 +141,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'pathexpand' has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value

@@ -15,7 +15,7 @@ from pathexpand.errors import PromptError
 from pathexpand.frozen import Unembed
 from pathexpand.model.checkpoint import Checkpoint
 from pathexpand.model.numbers import is_real
-from pathexpand.model.shown import ROOM, cut, shown
+from pathexpand.model.shown import ROOM, check_flag, cut, shown
 from pathexpand.model.tokenizer import Tokenizer, encode, show_token
 
 Array = npt.NDArray[Any]
@@ -164,6 +164,7 @@ def read_target(
     array (d_model,) is a direction. Single logits are `centred` if that is not said, unless the
     model caps its logits. Raises `PromptError`.
     """
+    check_flag("centred", centred, none=True)
     cap = checkpoint.config.output_logits_soft_cap
     if centred and cap is not None:
         raise PromptError(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import os
+import pydoc
 import sys
 from collections.abc import Callable
 from fractions import Fraction
@@ -461,3 +464,85 @@ def test_a_byte_order_mark_is_skipped(
         outs.append((ended.value.code, capsys.readouterr().out))
     assert outs[0] == outs[1]
     assert outs[0][0] == 0
+
+
+NO_FLAGS: dict[str, Callable[[Model], object]] = {
+    "centred of a target": lambda m: m.run([1, 2]).paths(1, centred="x"),  # type: ignore[arg-type]
+    "centred of norms": lambda m: m.paths(centred="no"),  # type: ignore[arg-type]
+    "centred of totals": lambda m: m.run([1, 2]).total(centred=2),  # type: ignore[arg-type]
+    "centred of an OV": lambda m: m.circuits.ov("L0H0", centred="no"),  # type: ignore[arg-type]
+    "scaled": lambda m: m.circuits.qk("L0H0", scaled=1),  # type: ignore[arg-type]
+    "prepend_bos": lambda m: m.run("to", prepend_bos="no"),  # type: ignore[arg-type]
+    "force": lambda m: m.run([1, 2]).graph(force="no"),  # type: ignore[arg-type]
+    "folded": lambda m: m.run([1, 2]).graph(folded=3),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", NO_FLAGS)
+def test_what_is_neither_true_nor_false_is_refused(model: Model, name: str) -> None:
+    Ours(PathExpandError, "True").of(lambda: NO_FLAGS[name](model))
+
+
+def test_flags_of_numpy_are_flags(model: Model) -> None:
+    assert model.circuits.ov("L0H0", centred=np.bool_(True)).name  # type: ignore[arg-type]
+
+
+def test_truth_is_no_token(model: Model) -> None:
+    Ours(PathExpandError, "token id").of(
+        lambda: model.circuits.skip_trigrams("L0H0", corpus=[True, 2])
+    )
+
+
+def test_a_number_that_is_too_large_is_told_what_would_not_be(model: Model) -> None:
+    Ours(PathExpandError, f"at most {sys.maxsize}").of(lambda: model.paths(top=sys.maxsize + 1))
+
+
+def test_methods_of_circuits_explain_themselves(model: Model) -> None:
+    method = model.circuits.ov
+    assert inspect.ismethod(method) and method.__doc__ and "OV circuit" in method.__doc__
+    assert list(inspect.signature(method).parameters) == ["heads", "centred"]
+    assert "checkpoint" not in pydoc.render_doc(method).split("Give")[0]
+
+
+REFUSED = {
+    "scores --out": ["scores", "--out", ""],
+    "graph --load": ["graph", "--load", ""],
+    "table --out x.xlsx": ["table", "--out", "x.xlsx"],
+    "total --out x.PARQUET": ["total", "--out", "x.PARQUET"],
+    "empty text": ["circuits", "--skip-trigrams", "L1H0", "--text", os.devnull],
+    "text of no pair": ["circuits", "--bigrams", "--text", os.devnull],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_files_of_the_wrong_kind_are_refused(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: FilePath, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as done:
+        main(REFUSED[name])
+    out, err = capsys.readouterr()
+    assert done.value.code == 2 and not out and len(err.splitlines()) == 1
+    assert "corpus" not in err and ".:" not in err and "wanted" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_format_that_is_named_may_have_any_file(tmp_path: FilePath) -> None:
+    file = tmp_path / "table.xlsx"
+    with pytest.raises(SystemExit) as done:
+        main(["total", "--out", str(file), "--format", "csv"])
+    assert done.value.code == 0 and file.read_text().startswith("part,")
+
+
+@pytest.mark.parametrize(
+    ("model_name", "by"), [("one-layer", "composition"), ("zero-layer", "head")]
+)
+def test_what_a_model_has_none_of_is_said(model_name: str, by: str) -> None:
+    found = load(model_name).circuits.importance(["to be or not"], parts=(by,))
+    table = found.table(by)  # type: ignore[arg-type]
+    assert len(table) == 0 and any(claim.startswith(f"There is no {by}") for claim in table.claims)
+
+
+def test_one_token_is_one_token(model: Model) -> None:
+    told = dict(model.circuits.skip_trigrams("L0H0", context=1).about())
+    assert told["context"].startswith("1 token,")

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "pathexpand"
 ORDER = (
     "errors",
     "writing",
+    "progress",
     "symbolic",
     "lowrank",
     "model",

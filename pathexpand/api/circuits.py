@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial, update_wrapper
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pathexpand.circuits.bigrams import bigrams
 from pathexpand.circuits.circuit import ov, qk
@@ -24,24 +25,21 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-class _OfModel(Generic[Given, Result]):
-    """A function of a checkpoint as a method that knows the checkpoint."""
+def _of_model(
+    function: Callable[Concatenate[Checkpoint, Given], Result],
+) -> Callable[Concatenate[Circuits, Given], Result]:
+    """Make a function of a checkpoint a method that knows the checkpoint."""
 
-    def __init__(self, function: Callable[Concatenate[Checkpoint, Given], Result]) -> None:
-        self.function = function
+    @wraps(function)
+    def method(self: Circuits, /, *args: Given.args, **options: Given.kwargs) -> Result:
+        return function(self.checkpoint, *args, **options)
 
-    @overload
-    def __get__(self, owner: None, kind: Any = None) -> _OfModel[Given, Result]: ...
-    @overload
-    def __get__(self, owner: Circuits, kind: Any = None) -> Callable[Given, Result]: ...
-    def __get__(
-        self, owner: Circuits | None, kind: Any = None
-    ) -> _OfModel[Given, Result] | Callable[Given, Result]:
-        if owner is None:
-            return self
-        bound: Any = update_wrapper(partial(self.function, owner.checkpoint), self.function)
-        del bound.__wrapped__  # so that its signature is without the checkpoint
-        return bound  # type: ignore[no-any-return]
+    taken, own = signature(function), Parameter("self", Parameter.POSITIONAL_ONLY)
+    others = list(taken.parameters.values())[1:]
+    method.__signature__ = taken.replace(parameters=[own, *others])  # type: ignore[attr-defined]
+    method.__qualname__ = f"Circuits.{function.__name__}"
+    method.__doc__ = (function.__doc__ or "").partition("\n    >>> ")[0].rstrip() or None
+    return method
 
 
 class Circuits:
@@ -68,19 +66,32 @@ class Circuits:
         """Name the model."""
         return f"Circuits({self.checkpoint.config.model_name!r})"
 
-    qk = _OfModel(qk)
-    ov = _OfModel(ov)
-    virtual_weight = _OfModel(virtual_weight)
-    overlap = _OfModel(overlap)
-    deletions = _OfModel(deletions_in_weights)
-    composition = _OfModel(composition)
-    copying = _OfModel(copying)
-    matching = _OfModel(matching)
-    induction_plane = _OfModel(induction_plane)
-    detect = _OfModel(detect)
-    detect_on = _OfModel(detect_on)
-    skip_trigrams = _OfModel(skip_trigrams)
-    bigrams = _OfModel(bigrams)
+    def _repr_html_(self) -> str:
+        from pathexpand.table.markup import card
+        from pathexpand.table.sheet import Line
+        from pathexpand.table.spelling import visible
+
+        name = visible(self.checkpoint.config.model_name)
+        asked = (
+            "qk(head), ov(head), composition(kind), copying(), matching(), induction_plane(), "
+            "detect(), detect_on(texts), skip_trigrams(head), bigrams(), virtual_weight(writer, "
+            "reader), overlap(writer, reader), deletions(), importance(prompts)"
+        )
+        return card([Line("circuits of", name)], f"Ask for {asked}.")
+
+    qk = _of_model(qk)
+    ov = _of_model(ov)
+    virtual_weight = _of_model(virtual_weight)
+    overlap = _of_model(overlap)
+    deletions = _of_model(deletions_in_weights)
+    composition = _of_model(composition)
+    copying = _of_model(copying)
+    matching = _of_model(matching)
+    induction_plane = _of_model(induction_plane)
+    detect = _of_model(detect)
+    detect_on = _of_model(detect_on)
+    skip_trigrams = _of_model(skip_trigrams)
+    bigrams = _of_model(bigrams)
 
     def importance(self, prompts: Iterable[Prompt], **options: Any) -> Importance:
         """Measure how much paths of each order, layer and head matter to the next-token loss.

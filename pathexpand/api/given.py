@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pathexpand.errors import ModelError, NotationError, PathExpandError
+from pathexpand.model.shown import shown
 from pathexpand.symbolic import Path
 
 Mask = Sequence[bool] | Sequence[int] | npt.NDArray[Any]
@@ -67,4 +68,7 @@ def check_counts(
             continue
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if value is None or not whole or not 0 <= int(value) <= sys.maxsize:
-            raise PathExpandError(name, wanted="a whole number of at least 0", got=repr(value)[:40])
+            wanted = "a whole number of at least 0"
+            if whole and int(value) > sys.maxsize:  # type: ignore[arg-type]
+                wanted += f", at most {sys.maxsize}"
+            raise PathExpandError(name, wanted=wanted, got=shown(value))

@@ -22,8 +22,9 @@ from pathexpand.features.streaming import pruned_graph
 from pathexpand.features.unit import UnitSet
 from pathexpand.model.checkpoint import EMBEDDED, EMBEDDED_FOLDER, Checkpoint
 from pathexpand.model.forward import capped
-from pathexpand.model.shown import shown
+from pathexpand.model.shown import check_flag, shown
 from pathexpand.model.tokenizer import show_token
+from pathexpand.progress import listener, watched
 from pathexpand.target import DifferenceTarget, LogitTarget, TargetLike, read_target
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ Array = npt.NDArray[Any]
 Features = UnitSet | str | FilePath | None
 
 
+@watched("drawing up the graph")
 def run_graph(
     run: Run,
     features: Features,
@@ -50,6 +52,8 @@ def run_graph(
     """Put units into a run and work out the graph, whole or pruned as it is made."""
     check_counts(top_logits, None, names=("top_logits", ""))
     check_counts(zero_positions, None, names=("zero_positions", ""))
+    for name, flag in (("force", force), ("folded", folded)):
+        check_flag(name, flag)
     shares = _shares(prune)
     if zero_positions > len(run.tokens):
         wanted = f"at most the {len(run.tokens)} positions of this prompt"
@@ -77,9 +81,14 @@ def run_graph(
         logit_names=[show_token(tokenizer, int(token)) for token in logits.tokens],
         position=place,
     )
+    heard = listener(report, _rows_done)
     if shares is None:
-        return graph(whole, report=report)
-    return pruned_graph(whole, nodes=shares[0], edges=shares[1], report=report)
+        return graph(whole, report=heard)
+    return pruned_graph(whole, nodes=shares[0], edges=shares[1], report=heard)
+
+
+def _rows_done(done: int, total: int) -> tuple[str, float]:
+    return f"{done:,} of {total:,} features and logits", done / total
 
 
 def _until(run: Run, place: int) -> Run:

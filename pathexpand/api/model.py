@@ -30,7 +30,9 @@ from pathexpand.model.checkpoint import (
 from pathexpand.model.config import Config
 from pathexpand.model.forward import forward
 from pathexpand.model.prompt import Prompt, Tokens, pad, read_prompt
+from pathexpand.model.shown import check_flag
 from pathexpand.model.tokenizer import Tokenizer
+from pathexpand.progress import listener, watched
 from pathexpand.symbolic import Network, Path, equation
 from pathexpand.symbolic.query import Query, everything, parse_query
 from pathexpand.table import (
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from pathexpand.api.circuits import Circuits
 
 
+@watched("reading the model")
 def load(name_or_directory: str | FilePath, *, mlp: MlpMode = "source") -> Model:
     """Load a model: an embedded one by name, or a directory with `config.json` and weights.
 
@@ -95,6 +98,22 @@ class Model:
             f"Model({c.model_name!r}: {layers} × {c.n_heads} heads{neurons}, "
             f"d_model {c.d_model}, vocabulary {c.d_vocab}{mode})"
         )
+
+    def _repr_html_(self) -> str:
+        from pathexpand.table.figures import counted
+        from pathexpand.table.markup import card
+        from pathexpand.table.sheet import Line
+        from pathexpand.table.spelling import visible
+
+        c = self.config
+        lines = [
+            Line("model", visible(c.model_name)),
+            Line("layers", f"{c.n_layers}, each of {counted(c.n_heads, 'head')}"),
+            *([Line("MLPs", f"{c.d_mlp:,} neurons a layer, mlp={self.mlp!r}")] if c.d_mlp else []),
+            Line("sizes", f"d_model {c.d_model:,}, vocabulary {c.d_vocab:,}, context {c.n_ctx:,}"),
+            Line("paths", counted(self.count(), "path")),
+        ]
+        return card(lines, "Ask for run(prompt), equation(), paths(), circuits, dataset_paths(…).")
 
     @property
     def mlps(self) -> MlpMode | None:
@@ -174,6 +193,7 @@ class Model:
             ]
         )
 
+    @watched("ranking paths")
     def paths(
         self,
         *,
@@ -193,6 +213,7 @@ class Model:
         True
         """
         check_counts(top, max_order)
+        check_flag("centred", centred)
         asked = self.query(query)
         found = rank_by_norm(
             self.weights,
@@ -202,7 +223,7 @@ class Model:
             centred=centred,
             max_order=max_order,
             budget=budget,
-            report=report,
+            report=listener(report, Progress.words),
         )
         rows = tuple(
             NormRow(n, str(path), path.order, path.kind, norm, ratio(norm * norm, found.energy))
@@ -224,6 +245,7 @@ class Model:
             mlps=self.mlps,
         )
 
+    @watched("ranking paths over prompts")
     def dataset_paths(
         self,
         prompts: Iterable[Prompt],
@@ -279,7 +301,7 @@ class Model:
             budget=budget,
             rounds=rounds,
             cache=cache,
-            report=report,
+            report=listener(report, Progress.words),
         )
         return dataset_table(self, found, by, readings, max_order, asked)
 
@@ -333,6 +355,7 @@ class Model:
             )
         return given
 
+    @watched("running the model")
     def run_tokens(self, prompts: list[Tokens]) -> list[Run]:
         """Run prompts that have been read and checked, in one padded batch."""
         batch = pad(prompts)

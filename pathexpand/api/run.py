@@ -31,6 +31,7 @@ from pathexpand.errors import PathExpandError
 from pathexpand.frozen import FrozenSum, Unembed, freeze, unembed
 from pathexpand.model.forward import Forward, final_logits, logits
 from pathexpand.model.tokenizer import show_token
+from pathexpand.progress import listener, watched
 from pathexpand.symbolic import Component, Head, Path
 from pathexpand.symbolic.query import Query
 from pathexpand.table import (
@@ -41,6 +42,7 @@ from pathexpand.table import (
     TotalsRow,
     TotalsTable,
 )
+from pathexpand.table.figures import counted
 from pathexpand.target import DirectionTarget, Target, TargetLike, read_target
 
 if TYPE_CHECKING:
@@ -83,7 +85,21 @@ class Run:
 
     def __repr__(self) -> str:
         """Name the model and the prompt's length."""
-        return f"Run({self.model.config.model_name!r}: {len(self.tokens)} tokens)"
+        return f"Run({self.model.config.model_name!r}: {counted(len(self.tokens), 'token')})"
+
+    def _repr_html_(self) -> str:
+        from pathexpand.table.markup import card
+        from pathexpand.table.path_sheet import prompt_line
+        from pathexpand.table.sheet import Line
+        from pathexpand.table.spelling import visible
+
+        lines = [
+            Line("model", visible(self.model.config.model_name)),
+            prompt_line(self.source_tokens),
+            Line("paths", counted(self.count(), "path")),
+        ]
+        asked = "paths(), total(query), totals_table(by=…), scores(head), why(head), graph()"
+        return card(lines, f"Ask for {asked}.")
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
@@ -192,7 +208,8 @@ class Run:
         The search ends when no path that is left can be larger than those listed: the table is
         then certified, however many paths there are. A `budget`, or Ctrl-C, ends it sooner with
         a bound on what was not visited. `query` asks for some paths, `max_order` leaves those of
-        more heads unranked (they stay in the remainder). `report` hears how the search stands.
+        more heads unranked (they stay in the remainder). `report` hears how the search stands, in
+        place of the line that a terminal or a notebook shows after a while.
 
         >>> from pathexpand.api import load
         >>> table = load("two-layer").run("to be or not to").paths(top=3)
@@ -210,6 +227,7 @@ class Run:
             report=report,
         ).table
 
+    @watched("ranking paths")
     def searched_paths(
         self,
         target: TargetLike | Target | None = None,
@@ -241,7 +259,7 @@ class Run:
             top=top,
             max_order=max_order,
             budget=budget,
-            report=report,
+            report=listener(report, Progress.words),
         )
         size = sum(abs(row.value) for row in found.rows) + abs(found.outside) + abs(dense)
         rounding = found.rounding + gamma(len(found.rows) + 2) * size
@@ -310,6 +328,7 @@ class Run:
         )
         return run_report(self, found.target, found.table, graph=graph)
 
+    @watched("summing paths")
     def total(
         self,
         query: str | Query | None = None,
@@ -347,6 +366,7 @@ class Run:
         found = pair_totals(self.frozen, self._readout(target, position, centred=centred))
         return {(a.label, b.label): float(value) for (a, b), value in found.items()}
 
+    @watched("summing paths")
     def totals_table(
         self,
         *,
@@ -410,6 +430,7 @@ class Run:
             pairs = self.pair_totals(target=what, position=place)
             yield from ((" > ".join(pair), None, value) for pair, value in pairs.items())
 
+    @watched("drawing paths")
     def sample(
         self,
         n: int,
@@ -528,6 +549,7 @@ class Run:
             report=report,
         )
 
+    @watched("looking for deletions")
     def deletions(self, *, position: int | None = None) -> Deletions:
         """Find heads that undo on this prompt what earlier components write at a position.
 

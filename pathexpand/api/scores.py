@@ -20,6 +20,7 @@ from pathexpand.circuits.scores import (
 from pathexpand.circuits.wiring import parse_head
 from pathexpand.engine.search import Budget, Progress
 from pathexpand.errors import PathExpandError
+from pathexpand.progress import listener, watched
 from pathexpand.symbolic import Head
 from pathexpand.table.score_table import CompositionSum, ScoreRow, ScoreTable
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathexpand.api.run import Run
 
 
+@watched("expanding a score")
 def score_table(
     run: Run,
     head: Head | str,
@@ -41,10 +43,11 @@ def score_table(
     check_counts(top, None)
     scored, place = _scored(run, head, query)
     keys = (_key(run, scored, place, key),)
-    found = expand_score(scored, place, keys, top=top, budget=budget, report=report)
+    found = _expanded(scored, place, keys, top, budget, report)
     return _tabulated(run, scored, place, keys, found)
 
 
+@watched("expanding a score")
 def why_table(
     run: Run,
     head: Head | str,
@@ -66,8 +69,20 @@ def why_table(
     )
     keys = check_apart(first, other)
     check_key(scored, place, other)
-    found = expand_score(scored, place, keys, top=top, budget=budget, report=report)
+    found = _expanded(scored, place, keys, top, budget, report)
     return _tabulated(run, scored, place, keys, found)
+
+
+def _expanded(
+    scored: Scored,
+    place: int,
+    keys: tuple[int, ...],
+    top: int,
+    budget: Budget | None,
+    report: Callable[[Progress], None] | None,
+) -> ScorePairs:
+    heard = listener(report, Progress.words)
+    return expand_score(scored, place, keys, top=top, budget=budget, report=heard)
 
 
 def _scored(run: Run, head: Head | str, query: int | None) -> tuple[Scored, int]:

@@ -11,10 +11,12 @@ from pathexpand.certificate.frontier import frontiers
 from pathexpand.certificate.held import fixed_digest, hold
 from pathexpand.certificate.suffix import Tree, Word, write_words
 from pathexpand.errors import PathExpandError
+from pathexpand.progress import watched
 
 _KEPT = 50_000  # suffixes
 
 
+@watched("writing the certificate")
 def certify(run: Run, searched: SearchedPaths, *, source: str | None = None) -> Certificate:
     """Certify what a run's search found; `source` is where the model can be loaded from.
 

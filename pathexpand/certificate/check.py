@@ -17,6 +17,7 @@ from pathexpand.certificate.rows import check_rows, check_values, read_paths
 from pathexpand.certificate.sums import check_counts, check_sums
 from pathexpand.errors import PathExpandError
 from pathexpand.model.tokenizer import show_token
+from pathexpand.progress import watched
 from pathexpand.symbolic.query import Query
 from pathexpand.target import DifferenceTarget, DirectionTarget, LogitTarget, Target
 
@@ -24,6 +25,7 @@ MOST_DOUBT = 1e-6
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what overflows is refused
+@watched("checking the certificate")
 def check_certificate(certificate: Certificate, model: Model) -> tuple[Finding, ...]:
     """Re-verify all that a certificate claims; every finding holds if and only if it is right.
 

@@ -67,6 +67,11 @@ class Certificate:
     table: PathTable
     sha256: str = ""
 
+    def __repr__(self) -> str:
+        """Name the model and what is certified."""
+        paths = f"{len(self.table)} of {self.table.path_count:,} paths"
+        return f"Certificate({self.source!r}: {paths}, {self.table.target})"
+
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
         if len(self.mask) != len(self.table.tokens):

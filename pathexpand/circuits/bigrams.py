@@ -21,6 +21,7 @@ from pathexpand.errors import PathExpandError
 from pathexpand.lowrank import Factored
 from pathexpand.model.checkpoint import Checkpoint
 from pathexpand.model.tokenizer import show_token
+from pathexpand.progress import watched
 from pathexpand.table.analysis_table import AnalysisTable, Field, Summary
 
 Array = npt.NDArray[Any]
@@ -76,11 +77,20 @@ class Bigrams:
         """Name the model."""
         return f"Bigrams({self.checkpoint.config.model_name!r})"
 
+    def _repr_html_(self) -> str:
+        from pathexpand.table.markup import card
+        from pathexpand.table.sheet import Line
+        from pathexpand.table.spelling import visible
+
+        lines = [Line(label, visible(text)) for label, text in self._about()]
+        return card(lines, "Ask for top(k), row(token), compare(token ids).", *self._claims())
+
     def row(self, token: int) -> Floats:
         """Give the log-probability of each token after one: (d_vocab_out,)."""
         out: Floats = self.matrix.left[token] @ self.matrix.right
         return out
 
+    @watched("ranking bigrams")
     def top(self, k: int) -> AnalysisTable:
         """Give the k most probable pairs, exactly.
 
@@ -98,6 +108,7 @@ class Bigrams:
         fields = (*_fields(), Field("log p", "number"), Field("p", "share"))
         return AnalysisTable("bigrams", self._about(), fields, rows, (), self._claims())
 
+    @watched("comparing bigrams")
     def compare(self, corpus: object, top: int = 20) -> AnalysisTable:
         """Set the model's bigrams beside those of a text, the most frequent first.
 
@@ -161,6 +172,7 @@ class Bigrams:
         return (*claims, *norm_claims(self.checkpoint))
 
 
+@watched("reading bigrams")
 def bigrams(checkpoint: Checkpoint) -> Bigrams:
     """Read the direct path of a model as bigrams.
 

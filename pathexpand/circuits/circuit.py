@@ -37,8 +37,9 @@ from pathexpand.circuits.wiring import (
 from pathexpand.errors import PathExpandError
 from pathexpand.lowrank import Factored, contract
 from pathexpand.model.checkpoint import Checkpoint
-from pathexpand.model.shown import shown
+from pathexpand.model.shown import check_flag, shown
 from pathexpand.model.tokenizer import show_token
+from pathexpand.progress import watched
 from pathexpand.symbolic import Head
 from pathexpand.table.abstract import Tabled
 from pathexpand.table.analysis_table import AnalysisTable, Field, Summary
@@ -92,6 +93,19 @@ class Circuit:
         rank = self.matrix.rank_bound
         return f"Circuit({self.kind} of {self.name}: {rows}×{rank} @ {rank}×{columns})"
 
+    def _repr_html_(self) -> str:
+        from pathexpand.table.markup import card
+        from pathexpand.table.sheet import Line
+        from pathexpand.table.spelling import visible
+
+        lines = [Line(label, visible(text)) for label, text in self.about()]
+        shape = f"{self.matrix.shape[0]:,} × {self.matrix.shape[1]:,}"
+        row, column, value = self.names
+        lines.append(Line("matrix", f"{value} by {row} and {column} token, {shape}, in factors"))
+        asked = "top(k), directions(n), row(token), column(token), entry(row, column)"
+        square = ", copying_score(), eigenvalues()" if self.is_square else ""
+        return card(lines, f"Ask for {asked}{square}.", *self.claims)
+
     def entry(self, row: int | str, column: int | str) -> float:
         """Give one entry, by two tokens: ids, or texts of one token each.
 
@@ -120,6 +134,7 @@ class Circuit:
         out: Floats = self.matrix.left[one] @ self.matrix.right[:, other]
         return out
 
+    @watched("ranking entries")
     def top(
         self, k: int, *, by: By = "value", rows: object = None, columns: object = None
     ) -> Entries:
@@ -135,6 +150,7 @@ class Circuit:
         found = largest(self.matrix, k, by=by, rows=rows, columns=columns)
         return Entries(self, found.rows, found.columns, found.values)
 
+    @watched("splitting the circuit")
     def directions(self, n: int, *, tokens: int = 5) -> Directions:
         """Give the n largest singular directions with the tokens at both ends of each side.
 
@@ -186,6 +202,7 @@ class Circuit:
 
         Raises `PathExpandError` where rows and columns are not the same tokens.
         """
+        check_flag("centred", centred)
         self._check_square("diagonal")
         every = np.arange(self.matrix.shape[0])
         diagonal = entries(self.matrix, every, every)
@@ -193,6 +210,7 @@ class Circuit:
             diagonal = diagonal - self.matrix.left @ self.matrix.right.mean(axis=1)
         return float(np.mean(diagonal > 0))
 
+    @watched("passing over the circuit")
     def self_in_top(self, k: int, *, tokens: object = None) -> float:
         """Give the share of tokens that are among the k largest entries of their own row.
 
@@ -373,6 +391,7 @@ class Directions(Tabled):
         )
 
 
+@watched("reading the circuit")
 def qk(
     checkpoint: Checkpoint,
     head: str | Head,
@@ -394,6 +413,7 @@ def qk(
     >>> qk(read_checkpoint("two-layer"), "L1H2", key="L0H3").name
     'L1H2, key through L0H3'
     """
+    check_flag("scaled", scaled)
     own = parse_head(checkpoint.config, head)
     queries, keys = parse_chain(checkpoint, query), parse_chain(checkpoint, key)
     for chain in (queries, keys):
@@ -418,6 +438,7 @@ def qk(
     )
 
 
+@watched("reading the circuit")
 def ov(checkpoint: Checkpoint, heads: Heads, *, centred: bool = False) -> Circuit:
     """Give the OV circuit of a head or a virtual head: what an attended token does to the logits.
 
@@ -429,6 +450,7 @@ def ov(checkpoint: Checkpoint, heads: Heads, *, centred: bool = False) -> Circui
     >>> ov(read_checkpoint("two-layer"), "L0H3 > L1H0").name
     'L0H3 > L1H0'
     """
+    check_flag("centred", centred)
     chain = parse_chain(checkpoint, heads)
     if not chain:
         raise PathExpandError("OV circuit", wanted="at least one head", got="none")

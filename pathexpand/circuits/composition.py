@@ -31,6 +31,7 @@ from pathexpand.circuits.wiring import (
 from pathexpand.errors import PathExpandError
 from pathexpand.model.checkpoint import Checkpoint
 from pathexpand.model.shown import shown
+from pathexpand.progress import watched
 from pathexpand.symbolic import Head
 from pathexpand.table import AnalysisTable, Field, Summary
 from pathexpand.table.abstract import Tabled
@@ -165,6 +166,7 @@ class Composition(Tabled):
         return PairScore(first, last, self.kind, score, mean, sd, z if np.isfinite(z) else None, p)
 
 
+@watched("scoring composition")
 def composition(
     checkpoint: Checkpoint,
     kind: Kind,
@@ -221,6 +223,7 @@ def composition(
     )
 
 
+@watched("scoring composition")
 def composition_of(
     checkpoint: Checkpoint,
     earlier: str | Head,

@@ -31,6 +31,7 @@ from pathexpand.frozen.norm import back, through
 from pathexpand.model.checkpoint import Checkpoint
 from pathexpand.model.rows import Rows
 from pathexpand.model.shown import shown
+from pathexpand.progress import tracked, watched
 from pathexpand.symbolic import Head
 from pathexpand.table import AnalysisTable, Field, Summary
 from pathexpand.table.abstract import Tabled
@@ -141,6 +142,7 @@ def positivity(eigenvalues: Array) -> Array:
     return out
 
 
+@watched("scoring copying")
 def copying(
     checkpoint: Checkpoint,
     heads: Sequence[str | Head] | None = None,
@@ -179,7 +181,7 @@ def copying(
     middle = unembedded_embedding(checkpoint)
     tokens = _sample(config.d_vocab, sample, seed)
     found, diagonal, own = [], [], []
-    for ends in _ends(checkpoint, chains):
+    for ends in tracked(_ends(checkpoint, chains), "heads", len(chains)):
         found.append(_eigenvalues(ends.back @ middle @ ends.front))
         diagonal.append(_positive_diagonal(checkpoint, ends, tokens) if sample else 0)
         own.append(_own_in_top(checkpoint, ends, tokens, top) if sample and top else 0)
@@ -201,6 +203,7 @@ def copying(
     )
 
 
+@watched("scoring matching")
 def matching(checkpoint: Checkpoint, *, offset: int | None = None) -> Spectra:
     """Give the eigenvalues and matching scores of the QK circuits of all heads.
 
@@ -217,7 +220,7 @@ def matching(checkpoint: Checkpoint, *, offset: int | None = None) -> Spectra:
     chains = _chains(checkpoint, None)
     check_chain(checkpoint, chains[-1])
     middle, found = embedding_gram(checkpoint), []
-    for layer in range(config.n_layers):
+    for layer in tracked(range(config.n_layers), "layers", config.n_layers):
         weights = head_weights(checkpoint, layer)
         for head in range(config.n_heads):
             W_Q = turned_queries(checkpoint, layer, weights.W_Q[head], offset)

@@ -24,6 +24,7 @@ from pathexpand.model.prompt import Prompt, pad, read_prompt, start_token
 from pathexpand.model.prompt import Tokens as PromptTokens
 from pathexpand.model.shown import shown
 from pathexpand.model.tokenizer import encode_prompt
+from pathexpand.progress import tracked, watched
 from pathexpand.symbolic import Head
 from pathexpand.table import AnalysisTable, Field, Summary
 from pathexpand.table.abstract import Tabled
@@ -139,6 +140,7 @@ class Detection(Tabled):
         return tuple(lines)
 
 
+@watched("looking at heads")
 def detect(
     checkpoint: Checkpoint,
     *,
@@ -174,6 +176,7 @@ def detect(
     return _detection(checkpoint, [PromptTokens(r, r >= 0) for r in rows], names, read, threshold)
 
 
+@watched("looking at heads")
 def detect_on(
     checkpoint: Checkpoint,
     prompts: Sequence[Prompt],
@@ -313,7 +316,8 @@ def _detection(
 ) -> Detection:
     config = checkpoint.config
     sums = _Sums(config, names)
-    for batch in _batches(config, prompts):
+    batches = list(_batches(config, prompts))
+    for batch in tracked(batches, "batches", len(batches)):
         padded = pad(batch)
         types = padded.types if checkpoint.weights.types is not None else None
         run = forward(checkpoint.weights, config, padded.ids, padded.mask, types=types)

@@ -36,10 +36,12 @@ from pathexpand.model.checkpoint import Checkpoint
 from pathexpand.model.forward import read_stream
 from pathexpand.model.prompt import Prompt, Tokens, read_prompt
 from pathexpand.model.shown import shown
+from pathexpand.progress import listener, watched
 from pathexpand.symbolic import Component, Head, Mlp, Network
 from pathexpand.symbolic.query import Query, everything, parse_query
 from pathexpand.table.abstract import Tabled
 from pathexpand.table.analysis_table import AnalysisTable
+from pathexpand.table.figures import counted
 
 Array = npt.NDArray[Any]
 Part = Literal["order", "layer", "head", "composition"]
@@ -100,6 +102,15 @@ class ImportanceProgress:
     prompts: int
     predicted: int
     seconds: float
+
+    def words(self) -> tuple[str, float | None]:
+        """Say it to somebody who waits; what part that is, is not known.
+
+        >>> ImportanceProgress(1, 20, 0.5).words()[0]
+        '1 prompt, 20 tokens; Ctrl-C stops here'
+        """
+        prompts, tokens = counted(self.prompts, "prompt"), counted(self.predicted, "token")
+        return f"{prompts}, {tokens}; Ctrl-C stops here", None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -225,6 +236,7 @@ class Importance(Tabled):
         return Estimate(mean, spread / total)
 
 
+@watched("measuring losses")
 def importance(
     checkpoint: Checkpoint,
     prompts: Iterable[Prompt | Tokens],
@@ -246,7 +258,8 @@ def importance(
     of which heads (all, if not given), `queries` asks for any paths besides, such as
     "* > L1H*". `max_order` leaves higher orders in one sum. `max_tokens` ends the corpus after so
     many predicted tokens. Without Q- or K-composition, patterns are worked out again (see
-    `without_composition`). Ctrl-C keeps the prompts that are done. `report` hears how far it is.
+    `without_composition`). Ctrl-C keeps the prompts that are done. `report` hears how far it is,
+    in place of the line that a terminal or a notebook shows after a while.
 
     Raises `ModelError` for a model that does not predict the next token, and `PromptError`, with
     the number of the prompt from 1, for a prompt without two tokens.
@@ -259,16 +272,16 @@ def importance(
     plan = _plan(checkpoint, mlp, parts, max_order, heads, queries)
     start, variants = time.monotonic(), tuple[Variant, ...]()
     done: list[tuple[list[float], int]] = []  # losses and predicted tokens, prompt by prompt
-    stopped = False
+    stopped, heard = False, listener(report, ImportanceProgress.words)
     try:
         for tokens in _limited(checkpoint, prompts, max_tokens):
             found = _Measured(plan, tokens).losses()
             variants = tuple(found)
             done.append((list(found.values()), len(_predicted(tokens))))
-            if report is not None:
+            if heard is not None:
                 seconds = time.monotonic() - start
                 predicted = sum(number for _, number in done)
-                report(ImportanceProgress(len(done), predicted, seconds))
+                heard(ImportanceProgress(len(done), predicted, seconds))
     except KeyboardInterrupt:
         if not done:
             raise
@@ -547,7 +560,8 @@ class _Measured:
         yield Variant("query", query.text, "removed"), removed
 
     def _compositions(self) -> Iterator[tuple[Variant, Read]]:
-        for kind in COMPOSITIONS:
+        # In a single layer no head reads another: three runs would change nothing.
+        for kind in COMPOSITIONS if self.plan.checkpoint.config.n_layers > 1 else ():
             run = without_composition(
                 self.plan.checkpoint,
                 self.tokens,

@@ -28,6 +28,11 @@ _WITHOUT = {
     "K": "no K-composition",
     "QK": "no Q nor K",
 }
+_NONE = {
+    "composition": "There is no composition to measure: no head can read what another wrote.",
+    "head": "There is no head to measure.",
+    "layer": "There is no layer to measure.",
+}
 _KINDS = ("order", "layer", "head", "query", "composition")
 
 
@@ -138,7 +143,9 @@ def _claims(
             "Without a composition: a run whose queries (keys) read what no head has moved, all "
             "later patterns recomputed; marginal is its change from the dense pass."
         )
-    if len(found.predicted) == 1:
+    if not terms and by is not None:
+        out.append(_NONE.get(by, f"No {by} was measured."))
+    if len(found.predicted) == 1 and terms:
         out.append("One prompt: no standard errors.")
     elif steps or sides:
         out.append("Errors are standard errors over prompts.")

@@ -33,6 +33,7 @@ from pathexpand.errors import PathExpandError
 from pathexpand.model.checkpoint import Checkpoint
 from pathexpand.model.forward import attention_scores, masked_softmax
 from pathexpand.model.norm import normed
+from pathexpand.progress import watched
 from pathexpand.symbolic import Head
 from pathexpand.table import AnalysisTable, Field, Summary
 from pathexpand.table.abstract import Tabled
@@ -134,6 +135,7 @@ class InductionPlane(Tabled):
         )
 
 
+@watched("looking for induction")
 def induction_plane(checkpoint: Checkpoint, *, offset: int | None = None) -> InductionPlane:
     """Place every pair of heads of two layers on the paper's two axes, from weights alone.
 

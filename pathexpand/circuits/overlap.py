@@ -29,6 +29,7 @@ from pathexpand.errors import PathExpandError
 from pathexpand.frozen import FrozenSum, HeadGroup
 from pathexpand.lowrank import Factored
 from pathexpand.model.checkpoint import Checkpoint
+from pathexpand.progress import watched
 from pathexpand.symbolic import Head, Mlp
 from pathexpand.symbolic.component import parse_component
 from pathexpand.table.abstract import Tabled
@@ -153,6 +154,7 @@ class Deletions(Tabled):
         )
 
 
+@watched("comparing subspaces")
 def overlap(checkpoint: Checkpoint, writer: str, reader: str) -> Overlap:
     """Compare the subspace one component writes with the one another reads.
 
@@ -182,6 +184,7 @@ def overlap(checkpoint: Checkpoint, writer: str, reader: str) -> Overlap:
     )
 
 
+@watched("looking for deletions")
 def deletions_in_weights(checkpoint: Checkpoint) -> Deletions:
     """Rank all pairs by how far the later head writes the negative of what the earlier one wrote.
 

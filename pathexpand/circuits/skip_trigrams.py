@@ -38,9 +38,11 @@ from pathexpand.lowrank import Factored
 from pathexpand.model.checkpoint import Checkpoint
 from pathexpand.model.shown import shown
 from pathexpand.model.tokenizer import show_token
+from pathexpand.progress import watched
 from pathexpand.symbolic import Head
 from pathexpand.table.abstract import Tabled
 from pathexpand.table.analysis_table import AnalysisTable, Field
+from pathexpand.table.figures import counted
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -101,6 +103,14 @@ class SkipTrigrams:
         """Name the head and the size of a context."""
         return f"SkipTrigrams({self.head}, in a context of {self.context})"
 
+    def _repr_html_(self) -> str:
+        from pathexpand.table.markup import card
+        from pathexpand.table.sheet import Line
+        from pathexpand.table.spelling import visible
+
+        lines = [Line(label, visible(text)) for label, text in self.about()]
+        return card(lines, "Ask for top(k), bugs(found), attention(source), logits(source).")
+
     def attention(self, source: int | str) -> Floats:
         """Give how far each destination attends to a source: (destination,)."""
         token = read_token(self.checkpoint, source, self.attending.matrix.shape[1])
@@ -111,6 +121,7 @@ class SkipTrigrams:
         """Give what a source does to each output at full attention: (output,), of mean 0."""
         return self.writing.row(source)
 
+    @watched("ranking skip-trigrams")
     def top(self, k: int, *, by: By = "value", sources: object = None) -> FoundTrigrams:
         """Give the k largest skip-trigrams of all, exactly, by value or by absolute value.
 
@@ -152,6 +163,7 @@ class SkipTrigrams:
         logit = float(self.logits(source)[output])
         return SkipTrigram(source, destination, output, attention * logit, attention, logit)
 
+    @watched("looking for bugs")
     def bugs(self, found: FoundTrigrams, *, text: object = None) -> FoundBugs:
         """List what the strong skip-trigrams of one source bring along unasked.
 
@@ -201,7 +213,7 @@ class SkipTrigrams:
         return (
             ("model", self.checkpoint.config.model_name),
             ("head", self.attending.name),
-            ("context", f"{self.context} tokens, {self.usual_of}"),
+            ("context", f"{counted(self.context, 'token')}, {self.usual_of}"),
         )
 
     def show(self, token: int) -> str:
@@ -322,6 +334,7 @@ class FoundBugs(Tabled):
         )
 
 
+@watched("reading skip-trigrams")
 def skip_trigrams(
     checkpoint: Checkpoint,
     head: str | Head,
@@ -378,14 +391,15 @@ def token_ids(checkpoint: Checkpoint, corpus: object, *, least: int = 1) -> Indi
     array([3, 3, 1])
     """
     count = checkpoint.config.d_vocab
-    wanted = f"at least {least} token ids from 0 to {count - 1}"
+    wanted = f"at least {counted(least, 'token id')} from 0 to {count - 1}"
     if isinstance(corpus, str):
         raise PathExpandError("corpus", wanted=wanted, got="text", remedy="encode it first")
     try:
         ids = np.asarray(corpus)
     except ValueError:
         raise PathExpandError("corpus", wanted=wanted, got=shown(corpus)) from None
-    if ids.ndim != 1 or ids.size < least or ids.dtype.kind not in "iu":
+    mixed = isinstance(corpus, list | tuple) and any(isinstance(n, bool) for n in corpus)
+    if mixed or ids.ndim != 1 or ids.size < least or ids.dtype.kind not in "iu":
         raise PathExpandError("corpus", wanted=wanted, got=shown(corpus))
     if ids.min() < 0 or ids.max() >= count:
         got = f"id {int(ids.min()) if ids.min() < 0 else int(ids.max())}"

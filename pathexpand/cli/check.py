@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pathexpand.cli.output import emit, note, wants_color
+from pathexpand.cli.output import emit, wants_color
 from pathexpand.errors import FileError
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ def check(*, file: str, model: str | None) -> int:
         subject = error.subject if error.subject.startswith(file) else f"{file}: {error.subject}"
         raise FileError(subject, wanted=error.wanted, got=error.got, remedy=error.remedy) from error
     against = _load(certificate, model)
-    note("Checking the certificate.")
     findings = check_certificate(certificate, against)
     emit(lambda ascii: _written(file, certificate, findings, ascii=ascii))
     return 0 if all(finding.holds for finding in findings) else 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathexpand.cli.prompt import checked_text, modelled, read_bytes
+from pathexpand.cli.prompt import checked_texts, modelled, read_bytes
 from pathexpand.cli.table import write, written
 from pathexpand.errors import FileError
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from pathexpand.model.checkpoint import Checkpoint
     from pathexpand.table import Table
 
+_OPTIONS = {"rows": "row", "columns": "column"}  # parameters of another name
 # Which options go with which analysis; what is given beside another one is refused.
 _GOES_WITH = {
-    "--ov": {"--row", "--column", "--by", "--directions", "--own-in-top", "--centred"},
+    "--ov": {"--row", "--column", "--by", "--directions", "--own-in-top", "--centred", "--plot"},
     "--qk": {
         "--query-head",
         "--key-head",
@@ -27,6 +28,7 @@ _GOES_WITH = {
         "--by",
         "--directions",
         "--own-in-top",
+        "--plot",
     },
     "--skip-trigrams": {"--offset", "--row", "--by", "--context", "--text", "--bugs"},
     "--bigrams": {"--text"},
@@ -54,8 +56,22 @@ _GOES_WITH = {
 @click.option(
     "--offset", type=int, metavar="N", help="Query minus key, where positions are rotary."
 )
-@click.option("--row", metavar="TOKEN", callback=checked_text, help="This row's token alone.")
-@click.option("--column", metavar="TOKEN", callback=checked_text, help="This column's alone.")
+@click.option(
+    "--row",
+    "rows",
+    metavar="TOKEN",
+    multiple=True,
+    callback=checked_texts,
+    help="Rows of these tokens alone; can be given several times.",
+)
+@click.option(
+    "--column",
+    "columns",
+    metavar="TOKEN",
+    multiple=True,
+    callback=checked_texts,
+    help="Columns of these tokens alone; can be given several times.",
+)
 @click.option("--top", type=int, default=20, show_default=True, metavar="N", help="Rows to list.")
 @click.option(
     "--by",
@@ -78,6 +94,11 @@ _GOES_WITH = {
     metavar="N",
     help="Tokens that a skip-trigram's head chooses among. Default: 16.",
 )
+@click.option(
+    "--plot",
+    metavar="FILE",
+    help="With --row: draw these rows and columns of a circuit as a heat map (.png or .svg).",
+)
 @click.option("--bugs", is_flag=True, help="What skip-trigrams of one source bring along unasked.")
 @click.option(
     "--text",
@@ -95,6 +116,12 @@ def circuits(
     Give one of --ov, --qk, --skip-trigrams, --bigrams, --virtual and --deletions.
     """
     mode = _mode(context, given)
+    if given["plot"] is not None:
+        if not given["rows"]:
+            raise click.UsageError("--plot needs the tokens of --row.", context)
+        from pathexpand.plot.figure import check_file
+
+        check_file(given["plot"])
     from pathexpand.api import load
 
     write(_TABLES[mode](load(model).checkpoint, given), kind, out)
@@ -102,7 +129,11 @@ def circuits(
 
 def _mode(context: click.Context, given: dict[str, Any]) -> str:
     """Give the one analysis that was asked for, if all else that was given goes with it."""
-    named = {f"--{name.replace('_', '-')}" for name, value in given.items() if _is_given(value)}
+    named = {
+        f"--{_OPTIONS.get(name, name).replace('_', '-')}"
+        for name, value in given.items()
+        if _is_given(value)
+    }
     modes = [mode for mode in _GOES_WITH if mode in named]
     if len(modes) != 1:
         *most, last = _GOES_WITH
@@ -114,7 +145,7 @@ def _mode(context: click.Context, given: dict[str, Any]) -> str:
 
 
 def _is_given(value: object) -> bool:
-    return value is not None and value is not False
+    return value not in (None, False, ())
 
 
 def _ov(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
@@ -135,12 +166,16 @@ def _qk(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
 def _circuit(circuit: Circuit, given: dict[str, Any]) -> Table:
     from pathexpand.circuits.circuit import read_token
 
+    only = [
+        [read_token(circuit.checkpoint, token, count) for token in given[side]] or None
+        for side, count in zip(("rows", "columns"), circuit.matrix.shape, strict=True)
+    ]
+    if given["plot"] is not None and only[0] is not None:
+        from pathexpand.plot import save, token_heatmap
+
+        save(token_heatmap(circuit, only[0], only[1]), given["plot"])
     if given["directions"]:
         return circuit.directions(given["top"]).table()
-    only = [
-        None if given[side] is None else [read_token(circuit.checkpoint, given[side], count)]
-        for side, count in zip(("row", "column"), circuit.matrix.shape, strict=True)
-    ]
     return circuit.table(
         given["top"],
         by=given["by"] or "value",
@@ -162,10 +197,8 @@ def _skip_trigrams(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
         context=CONTEXT if given["context"] is None else given["context"],
         corpus=text,
     )
-    source = given["row"]
-    only = None
-    if source is not None:
-        only = [read_token(checkpoint, source, checkpoint.config.d_vocab)]
+    size = checkpoint.config.d_vocab
+    only = [read_token(checkpoint, source, size) for source in given["rows"]] or None
     found = trigrams.top(given["top"], by=given["by"] or "value", sources=only)
     return trigrams.bugs(found, text=text).table(given["top"]) if given["bugs"] else found.table()
 
@@ -173,7 +206,7 @@ def _skip_trigrams(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
 def _bigrams(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
     from pathexpand.circuits.bigrams import bigrams
 
-    text = None if given["text"] is None else _tokens(checkpoint, given["text"])
+    text = None if given["text"] is None else _tokens(checkpoint, given["text"], least=2)
     found = bigrams(checkpoint)
     return found.top(given["top"]) if text is None else found.compare(text, given["top"])
 
@@ -190,14 +223,19 @@ def _deletions(checkpoint: Checkpoint, given: dict[str, Any]) -> Table:
     return deletions_in_weights(checkpoint).table(given["top"])
 
 
-def _tokens(checkpoint: Checkpoint, file: str) -> list[int]:
+def _tokens(checkpoint: Checkpoint, file: str, *, least: int = 1) -> list[int]:
     from pathexpand.model.tokenizer import encode_prompt
+    from pathexpand.table.figures import counted
 
     try:
         text = read_bytes(file).decode("utf-8")
     except UnicodeDecodeError as error:
         raise FileError(f"{file}", wanted="text in UTF-8", got=str(error)) from None
-    return encode_prompt(checkpoint.tokenizer, text, whole=False)
+    ids = encode_prompt(checkpoint.tokenizer, text, whole=False)
+    if len(ids) < least:
+        wanted, got = f"a text of at least {counted(least, 'token')}", counted(len(ids), "token")
+        raise FileError(file, wanted=wanted, got=got)
+    return ids
 
 
 _TABLES = {

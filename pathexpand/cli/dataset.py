@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pathexpand.cli.output import complain
-from pathexpand.cli.progress import watched
 from pathexpand.cli.prompt import checked_text, modelled, queried, read_bytes, with_mlp
 from pathexpand.cli.table import read_budget, write, written
 from pathexpand.errors import FileError, PathExpandError, PromptError
@@ -102,18 +101,16 @@ def dataset(
             "--target is for prompts without a target of their own.",
             click.get_current_context(silent=True),
         )
-    with watched() as report:
-        found = loaded.dataset_paths(
-            prompts,
-            by=by,
-            target=target,
-            targets=targets,
-            centred=False if raw else None,
-            budget=budget,
-            cache=cache * 10**6,
-            report=report,
-            **options,
-        )
+    found = loaded.dataset_paths(
+        prompts,
+        by=by,
+        target=target,
+        targets=targets,
+        centred=False if raw else None,
+        budget=budget,
+        cache=cache * 10**6,
+        **options,
+    )
     write(found, kind, out)
     if found.closes:
         return 0

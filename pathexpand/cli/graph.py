@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from pathexpand.features.graph import Graph
     from pathexpand.table import Table
 
-_SILENT_ROWS = 200  # a graph of fewer rows is done before a line could be read
 _CHOOSING = ("top_logits", "logit_probability")
 _OF_UNITS = ("format_of_features", "layer", "hook_in", "hook_out", "input_scale")
 # What errors of the library call things, and what they are here.
@@ -282,6 +280,9 @@ def _check(
             option = name.removesuffix("s") if name == "targets" else name.replace("_", "-")
             raise click.UsageError(f"--{option} needs a run: it does not go with --load.", context)
     named = (export, metadata, save, load, out)
+    for option, file in zip(("export", "metadata", "save", "load", "out"), named, strict=True):
+        if file == "":
+            raise FileError(f"--{option}", wanted="the name of a file", got="an empty one")
     files = [FilePath(file).resolve() for file in named if file is not None]
     if len(set(files)) < len(files):
         raise click.UsageError("Two options name the same file.", context)
@@ -326,12 +327,11 @@ def _read(given: dict[str, Any], shares: tuple[float, float]) -> Graph:
         "force": given["force"],
         "folded": given["folded"],
     }
-    with _watched() as report:
-        try:
-            return run.graph(features, **options, report=report)
-        except LimitError as error:
-            warn(f"{error.got} nodes are too many to hold: pruned while it is made")
-        return run.graph(features, **options, prune=shares, report=report)
+    try:
+        return run.graph(features, **options)
+    except LimitError as error:
+        warn(f"{error.got} nodes are too many to hold: pruned while it is made")
+    return run.graph(features, **options, prune=shares)
 
 
 def _load(file: str) -> Graph:
@@ -396,31 +396,3 @@ def _in_options() -> Iterator[None]:
                 said = found.expand(here).replace("_", "-")
                 remedy = remedy[: found.start()] + said + remedy[found.end() :]
         raise type(error)(subject, wanted=error.wanted, got=error.got, remedy=remedy) from error
-
-
-@contextmanager
-def _watched() -> Iterator[Callable[[int, int], None] | None]:
-    """Give a listener that shows how many rows are done, or None where nobody watches."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.status import Status
-
-    status = Status("", console=Console(stderr=True))
-    started = False
-
-    def report(done: int, total: int) -> None:
-        nonlocal started
-        if total < _SILENT_ROWS:
-            return
-        if not started:
-            status.start()
-            started = True
-        status.update(f"{done:,} of {total:,} features and logits")
-
-    try:
-        yield report
-    finally:
-        if started:
-            status.stop()

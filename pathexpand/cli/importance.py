@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -13,23 +11,15 @@ import click
 
 from pathexpand.cli.dataset import read_lines
 from pathexpand.cli.output import warn
-from pathexpand.cli.prompt import checked_text, modelled, read_bytes, with_mlp
+from pathexpand.cli.prompt import checked_texts, modelled, read_bytes, with_mlp
 from pathexpand.cli.table import write, written
 from pathexpand.errors import FileError
 
 if TYPE_CHECKING:
-    from pathexpand.circuits.importance import ImportanceProgress
     from pathexpand.model.checkpoint import Checkpoint
 
 _JSON_LINES = (".jsonl", ".ndjson")
 _KINDS = ("order", "layer", "head", "composition")
-
-
-def _checked(
-    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
-) -> tuple[str | None, ...]:
-    """Refuse bytes that are no UTF-8 in any of several texts."""
-    return tuple(checked_text(context, option, text) for text in texts)
 
 
 @click.command(
@@ -52,7 +42,7 @@ def _checked(
     "prompts",
     metavar="TEXT",
     multiple=True,
-    callback=_checked,
+    callback=checked_texts,
     help="A prompt, taken as typed; may be given several times.",
 )
 @click.option(
@@ -66,7 +56,7 @@ def _checked(
     "queries",
     metavar="QUERY",
     multiple=True,
-    callback=_checked,
+    callback=checked_texts,
     help='Other paths, such as "* > L1H*"; may be given several times.',
 )
 @click.option("--max-order", type=int, metavar="N", help="Sum paths of higher orders as one.")
@@ -108,17 +98,15 @@ def importance(
 
     checkpoint = load(model, mlp=mlp).checkpoint
     corpus = _corpus(checkpoint, model, file, prompts)
-    with _watched() as report:
-        found = measured(
-            checkpoint,
-            corpus.prompts,
-            mlp=mlp,
-            parts=PARTS if by is None else (by,),
-            max_order=max_order,
-            max_tokens=tokens_limit,
-            queries=queries,
-            report=report,
-        )
+    found = measured(
+        checkpoint,
+        corpus.prompts,
+        mlp=mlp,
+        parts=PARTS if by is None else (by,),
+        max_order=max_order,
+        max_tokens=tokens_limit,
+        queries=queries,
+    )
     found = replace(found, text=corpus.name)
     write(found.table(by), kind, out)
     if found.stopped:
@@ -164,21 +152,3 @@ def _read_text(file: str) -> str:
     except UnicodeDecodeError as error:
         got = f"{error.reason} at byte {error.start}"
         raise FileError(file, wanted="text in UTF-8", got=got) from None
-
-
-@contextmanager
-def _watched() -> Iterator[Callable[[ImportanceProgress], None] | None]:
-    """Give a listener that shows how far the text is read, or None if nobody waits."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("reading") as status:
-
-        def report(progress: ImportanceProgress) -> None:
-            status.update(
-                f"{progress.prompts:,} prompts, {progress.predicted:,} tokens; Ctrl-C stops here"
-            )
-
-        yield report

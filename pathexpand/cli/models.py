@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from typing import TYPE_CHECKING
 
 import click
@@ -34,7 +36,13 @@ def models() -> None:
         if (folder / name / "config.json").is_file()
         for line in (_sizes(folder / name, name), f"  {about}")
     ] + [line for place in _FEATURES for line in _features(folder.joinpath(*place.split("/")))]
-    emit(lambda ascii: "\n".join(entries) + "\n")
+    room = max(shutil.get_terminal_size((80, 24)).columns, 40)
+    emit(lambda ascii: "\n".join(_wrapped(line, room) for line in entries) + "\n")
+
+
+def _wrapped(line: str, room: int) -> str:
+    """Break a line that is too long for a narrow terminal."""
+    return textwrap.fill(line, room, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _features(folder: Traversable) -> list[str]:
@@ -50,7 +58,7 @@ def _features(folder: Traversable) -> list[str]:
     name = about["model"]["name"]
     when = "where no --features are given."
     if name not in _ABOUT:
-        when = "for that model, which does not come with the package."
+        when = "for that model, not itself in the package."
     return [f"features of {name}: {what} of {of}", f'  Taken by "pathexpand graph" {when}']
 
 
@@ -63,7 +71,7 @@ def _sizes(folder: Traversable, name: str) -> str:
     parts = [
         f"{layers} layer{'' if layers == 1 else 's'}" + (f" of {heads} heads" if layers else ""),
         f"d_model {config['d_model']}",
-        f"vocabulary {config['d_vocab']}",
+        f"vocab {config['d_vocab']}",
         f"context {config['n_ctx']}",
         f"{size:.1f} MB",
     ]

@@ -76,15 +76,6 @@ def warn(line: str) -> None:
         print(f"pathexpand: note: {visible(line)}", file=sys.stderr)
 
 
-def note(line: str) -> None:
-    """Tell someone who waits at a terminal what is going on; a file or a pipe is not told.
-
-    >>> note("Checking.")
-    """
-    if sys.stderr is not None and sys.stderr.isatty():
-        print(line, file=sys.stderr)
-
-
 def wants_color() -> bool:
     """Say whether standard output is a terminal whose user wants colour (https://no-color.org).
 

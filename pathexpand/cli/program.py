@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -35,7 +36,22 @@ from pathexpand.errors import PathExpandError
 WRONG = 2  # bad input, or something that cannot be read or written
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+class Program(click.Group):
+    """A group of commands that ends quietly on Ctrl-C: click would print an empty line first."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+
+
+@click.group(
+    cls=Program,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="pathexpand", message="%(prog)s %(version)s")
 @click.pass_context
 def program(context: click.Context) -> None:
@@ -90,6 +106,8 @@ def _status(arguments: Sequence[str] | None) -> int:
                 standalone_mode=False,
             )
     except (click.Abort, KeyboardInterrupt):
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(file=sys.stderr)  # the terminal itself has written ^C
         complain("interrupted: nothing was written")
         return INTERRUPTED
     except click.ClickException as error:

@@ -159,6 +159,13 @@ def checked_text(context: click.Context, option: click.Parameter, text: str | No
     return text
 
 
+def checked_texts(
+    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str | None, ...]:
+    """Refuse bytes that are no UTF-8 in any of several texts."""
+    return tuple(checked_text(context, option, text) for text in texts)
+
+
 def _where(error: UnicodeError) -> str:
     return cut(str(error), 2 * ROOM)
 

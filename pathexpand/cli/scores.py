@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pathexpand.cli.output import complain
-from pathexpand.cli.progress import watched
 from pathexpand.cli.prompt import attended, read_run
 from pathexpand.cli.table import read_budget, write, written
 
@@ -86,17 +85,9 @@ def scores(
             raise click.UsageError("This model needs --head.", context)
         head = DEFAULT_HEAD
     ask = run.why if why or over is not None else run.scores
-    options = {"over": over} if why or over is not None else {}
-    with watched() as report:
-        found: ScoreTable = ask(
-            head,
-            position,
-            key,
-            top=top,
-            budget=read_budget(nodes, seconds, memory),
-            report=report,
-            **options,
-        )
+    options: dict[str, Any] = {"over": over} if why or over is not None else {}
+    budget = read_budget(nodes, seconds, memory)
+    found: ScoreTable = ask(head, position, key, top=top, budget=budget, **options)
     write(found, kind, out)
     if plot is not None:
         _draw(run, found.head, plot)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pathexpand.cli.output import complain, emit, wants_color, warn, write_whole
-from pathexpand.cli.progress import watched
 from pathexpand.cli.prompt import Command, prompted, queried, read_run
 from pathexpand.errors import FileError
+from pathexpand.model.shown import FILE_ROOM, cut
 
 if TYPE_CHECKING:
     from pathexpand.api import Run
@@ -22,21 +23,35 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "csv", "tsv", "json", "md", "latex")
 _SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".json": "json", ".md": "md", ".tex": "latex"}
+# Formats that somebody could take for granted; any other name is of a text.
+_OTHERS = (
+    *(".xlsx", ".xls", ".ods", ".html", ".htm", ".pdf", ".png", ".svg", ".docx", ".xml", ".jsonl"),
+    *(".parquet", ".feather", ".pkl", ".npz", ".npy", ".yaml", ".yml", ".sqlite"),
+    *(".db", ".h5", ".gz", ".zip"),
+)
 _FILE_WIDTH = 80
 _PROMPTS = ("prompt", "prompt_file", "tokens")
 
 
 def written(command: Command) -> Command:
     """Add the options that say how a table is written."""
-    command = click.option("--out", metavar="FILE", help="Write to a file, whole or not at all.")(
-        command
-    )
-    return click.option(
+
+    @wraps(command)
+    def checked(*given: Any, **options: Any) -> Any:
+        if options["out"] is not None:
+            check_out(options["out"], options["kind"])
+        return command(*given, **options)
+
+    with_file: Any = click.option(
+        "--out", metavar="FILE", help="Write to a file, whole or not at all."
+    )(checked)
+    found: Command = click.option(
         "--format",
         "kind",
         type=click.Choice(FORMATS),
         help="Default: text, or what the name of --out ends in.",
-    )(command)
+    )(with_file)
+    return found
 
 
 def ranked(*, top: int) -> Callable[[Command], Command]:
@@ -166,8 +181,7 @@ def rank(
         from pathexpand.api import load
 
         loaded = load(model, mlp=prompt["mlp"])
-        with watched() as report:
-            return Found(loaded.paths(**options, report=report))
+        return Found(loaded.paths(**options))
     if certificate is not None and out is not None and _same_file(certificate, out):
         raise click.UsageError(
             "--out and --certificate name the same file.", click.get_current_context(silent=True)
@@ -175,10 +189,9 @@ def rank(
     if certificate is not None and not FilePath(certificate).absolute().parent.is_dir():
         raise FileError(f"{certificate}: cannot write", wanted="a directory that exists")
     run = read_run(model, **prompt)
-    with watched() as report:
-        searched = run.searched_paths(
-            target, position=position, centred=False if raw else None, **options, report=report
-        )
+    searched = run.searched_paths(
+        target, position=position, centred=False if raw else None, **options
+    )
     return Found(searched.table, run, searched, certificate, model)
 
 
@@ -206,6 +219,25 @@ def write(found: Table, kind: str | None, out: str | None) -> None:
     emit(render, out)
     if kind in ("csv", "tsv") and not getattr(found, "certified", True):
         warn("the search stopped early: rows with certain False may be outranked")
+
+
+def check_out(out: str, kind: str | None = None) -> None:
+    """Refuse a name that says the file is of a format that tables are not written in.
+
+    Raises `FileError`.
+
+    >>> check_out("table.xlsx")
+    Traceback (most recent call last):
+    ...
+    pathexpand.errors.FileError: table.xlsx: cannot write: wanted a name that ends in .csv, .tsv,
+    .json, .md, .tex or .txt, or --format
+    >>> check_out("table.xlsx", "csv")
+    """
+    if not out:
+        raise FileError("--out", wanted="the name of a file", got="an empty one")
+    if kind is None and FilePath(out).suffix.lower() in _OTHERS:
+        wanted = "a name that ends in .csv, .tsv, .json, .md, .tex or .txt, or --format"
+        raise FileError(f"{cut(out, FILE_ROOM)}: cannot write", wanted=wanted)
 
 
 def _same_file(one: str, other: str) -> bool:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathexpand.cli.output import INTERRUPTED, complain, emit, note, wants_color
+from pathexpand.cli.output import INTERRUPTED, complain, emit, wants_color
 from pathexpand.cli.prompt import prompted, read_run
+from pathexpand.progress import clear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,6 @@ def verify(*, model: str, position: int | None, target: str | None, **prompt: An
     run = read_run(model, **prompt)
     place = run.position(position)
     what = run.target(target, position=place)
-    note("Checking the laws: a few seconds.")
     with _interruptible():
         results = verify_run(run, target=what, position=place)
     head = {
@@ -53,6 +53,7 @@ def _interruptible() -> Iterator[None]:
     """
 
     def stop(number: int, frame: object) -> None:
+        clear()
         complain("interrupted: not all laws were checked")
         os._exit(INTERRUPTED)
 
@@ -107,7 +108,7 @@ def _columns(results: Sequence[LawResult], *, ascii: bool) -> tuple[Column, ...]
             "law",
             tuple(names),
             shorten=lambda row, room: wrap(names[row], room),
-            least=10,
+            least=len("permutation"),
         ),
         Column("holds", tuple(_verdict(result) for result in results)),
         Column(

@@ -82,6 +82,19 @@ class Progress:
     seconds: float
     prepared: float = 1.0
 
+    def words(self) -> tuple[str, float | None]:
+        """Say it to somebody who waits, and what part is done, where that can be known.
+
+        >>> Progress(0, 0, 0.0, 0.0, 1.0, prepared=0.5).words()
+        ('energies; Ctrl-C stops here', 0.5)
+        """
+        if self.prepared < 1:
+            return "energies; Ctrl-C stops here", self.prepared
+        return (
+            f"{self.nodes:,} suffixes, {self.visited:,} paths valued; unlisted at most "
+            f"{self.bound:.4g}, listed at least {self.cut:.4g}; Ctrl-C stops here"
+        ), None
+
 
 @dataclass(frozen=True, slots=True)
 class Found:

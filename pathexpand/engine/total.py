@@ -28,6 +28,16 @@ class Totals:
     sources: tuple[str, ...]
     values: Array
 
+    def __repr__(self) -> str:
+        """Give the sum, and what it can be split by.
+
+        >>> Totals(("embed",), np.ones((3, 1, 7)))
+        Totals(sum 21, by 3 orders, 1 source, 7 tokens)
+        """
+        names = zip(self.values.shape, ("order", "source", "token"), strict=True)
+        split = ", ".join(f"{size} {name}{'' if size == 1 else 's'}" for size, name in names)
+        return f"Totals(sum {float(self.sum()):.6g}, by {split})"
+
     def sum(self) -> Any:
         """Give the sum over every path."""
         return self.values.sum()

@@ -20,11 +20,13 @@ from pathexpand.laws.result import LawResult
 from pathexpand.laws.scores import check_score_gauge
 from pathexpand.laws.stream import check_layer_sums
 from pathexpand.laws.totals import check_totals
+from pathexpand.progress import tracked, watched
 from pathexpand.target import Target, TargetLike
 
 _LONGEST = 48  # tokens of a prompt that the laws look at
 
 
+@watched("checking laws")
 def verify_run(
     run: Run, *, target: TargetLike | Target | None = None, position: int | None = None
 ) -> tuple[LawResult, ...]:
@@ -39,7 +41,8 @@ def verify_run(
     >>> all(result.holds for result in verify_run(api.load("two-layer").run("to be or")))
     True
     """
-    return tuple(law() for law in _laws(run, target, position))
+    laws = list(_laws(run, target, position))
+    return tuple(law() for law in tracked(laws, "laws", len(laws)))
 
 
 def _laws(

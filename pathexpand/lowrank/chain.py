@@ -221,6 +221,10 @@ class Contraction:
             parts[step.start] = f"({parts[step.start]} {parts.pop(step.middle)})"
         return parts[0]
 
+    def __repr__(self) -> str:
+        """Write the same table, so that it is seen at a prompt."""
+        return str(self)
+
     def __str__(self) -> str:
         """Return the table of steps, the total, and the cost from left to right."""
         lines = [_row("step", "product", "result", "multiplications")]

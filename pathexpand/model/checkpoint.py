@@ -37,6 +37,14 @@ class Checkpoint:
     weights: Weights
     tokenizer: Tokenizer | None = None
 
+    def __repr__(self) -> str:
+        """Name the model, not its million numbers.
+
+        >>> read_checkpoint("two-layer")
+        Checkpoint('two-layer')
+        """
+        return f"Checkpoint({self.config.model_name!r})"
+
     def digest(self) -> str:
         """Give the SHA-256 of every weight in order, as float64 (hexadecimal)."""
         digest = hashlib.sha256()

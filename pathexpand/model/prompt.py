@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pathexpand.errors import PromptError
 from pathexpand.model.checkpoint import Checkpoint
-from pathexpand.model.shown import shown
+from pathexpand.model.shown import check_flag, shown
 from pathexpand.model.tokenizer import encode_prompt
 
 _WANTED = "one row of token ids"
@@ -45,6 +45,7 @@ def read_prompt(
     there in any case; false gives the text's own tokens alone. Ids are used exactly as given; only
     `mask` says which are padding, and `types` of which type each token is. Raises `PromptError`.
     """
+    check_flag("prepend_bos", prepend_bos, none=True)
     if isinstance(prompt, str):
         ids = encode_prompt(checkpoint.tokenizer, prompt, whole=prepend_bos is not False)
         if not prompt:

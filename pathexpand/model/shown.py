@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathexpand.errors import PathExpandError
+
 ROOM = 60  # characters of a value that an error line repeats
 FILE_ROOM = 240  # and of a file's name, which is seldom made up
 
@@ -18,6 +20,21 @@ def shown(value: object, room: int = ROOM) -> str:
         return cut(" ".join(repr(value).split()), room)  # an array's repr has several lines
     except Exception:  # a foreign object's own repr
         return f"a {type(value).__name__}"
+
+
+def check_flag(name: str, value: object, *, none: bool = False) -> None:
+    """Refuse what is neither true nor false, nor None where `none` is: "no" would count as true.
+
+    >>> check_flag("centred", True)
+    >>> check_flag("centred", "no")
+    Traceback (most recent call last):
+    ...
+    pathexpand.errors.PathExpandError: centred: wanted True or False, got 'no'
+    """
+    if type(value).__name__ in ("bool", "bool_") or (none and value is None):
+        return
+    wanted = "True, False or None" if none else "True or False"
+    raise PathExpandError(name, wanted=wanted, got=shown(value))
 
 
 def cut(text: str, room: int = ROOM) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
@@ -186,14 +187,28 @@ def _read_beside(file: FilePath) -> dict[str, Any]:
 
 
 def _quoted(text: str) -> str:
-    return "'" + "".join(_visible(letter) for letter in text) + "'"
+    before = ("", *text)
+    return "'" + "".join(map(_visible, before, text)) + "'"
 
 
-def _visible(letter: str) -> str:
+def _visible(before: str, letter: str) -> str:
+    """Write a letter that follows another: what could not be seen, or told apart, as an escape."""
     if letter in "\\'":
         return "\\" + letter
     # Python's own idea of printable: no control, format, separator or unassigned character.
-    return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+    shows = letter.isprintable() and letter not in _BLANK
+    if shows and unicodedata.category(letter)[0] == "M":
+        # A mark is drawn on the letter before it. Some such pairs are a letter of their own, too.
+        carried = unicodedata.category(before or " ")[0] in "LM"
+        shows = carried and len(unicodedata.normalize("NFC", before + letter)) == 2
+    return letter if shows else letter.encode("unicode_escape").decode("ascii")
+
+
+def _blank_letters() -> frozenset[str]:
+    """Give the characters that count as printable and yet show nothing."""
+    selectors = (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))  # of variants
+    fillers = (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0)
+    return frozenset(map(chr, (*selectors, *fillers)))
 
 
 def _byte_letters() -> dict[str, int]:
@@ -208,4 +223,5 @@ def _byte_letters() -> dict[str, int]:
     return letters | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
+_BLANK = _blank_letters()
 _BYTES = _byte_letters()

@@ -7,7 +7,9 @@ from pathexpand.plot.behaviours import behaviour_matrix
 from pathexpand.plot.composition import composition_matrix
 from pathexpand.plot.eigenvalues import eigenvalue_plane, induction_plane
 from pathexpand.plot.figure import check_file, new_axes, save
+from pathexpand.plot.heatmap import token_heatmap
 from pathexpand.plot.importance import importance_bars
+from pathexpand.plot.waterfall import order_waterfall
 
 __all__ = [
     "attention_pattern",
@@ -18,5 +20,7 @@ __all__ = [
     "importance_bars",
     "induction_plane",
     "new_axes",
+    "order_waterfall",
     "save",
+    "token_heatmap",
 ]

@@ -8,6 +8,7 @@ import numpy as np
 
 from pathexpand.circuits.detection import Detection
 from pathexpand.plot.figure import figure_of, new_axes
+from pathexpand.plot.names import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +39,6 @@ def behaviour_matrix(found: Detection, *, ax: Axes | None = None) -> Axes:
     names = [f"L{found.heads[n].layer}" if many else found.heads[n].label for n in places]
     ax.set_yticks(places, labels=names, fontsize=7)
     ax.set_xticks(range(len(found.behaviours)), labels=found.behaviours, fontsize=8)
-    ax.set(ylabel="head", title=found.model)
+    ax.set(ylabel="head", title=readable(found.model))
     figure_of(ax).colorbar(image, ax=ax).set_label("mean attention")
     return ax

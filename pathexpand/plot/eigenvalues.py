@@ -11,6 +11,7 @@ from pathexpand.circuits.copying import positivity
 from pathexpand.circuits.induction import InductionPair, InductionPlane
 from pathexpand.errors import PathExpandError
 from pathexpand.plot.figure import new_axes
+from pathexpand.plot.names import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ def eigenvalue_plane(
     ax.scatter(values.real, values.imag, s=14, facecolors="none", edgecolors="black")
     score = f"Re Σλ / Σ|λ| = {float(positivity(values)):.2f}"
     ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="Re λ", ylabel="Im λ")
-    ax.set_title(f"{title}  {score}" if title else score, fontsize=10)
+    ax.set_title(f"{readable(title)}  {score}" if title else score, fontsize=10)
     return ax
 
 
@@ -71,7 +72,7 @@ def induction_plane(found: InductionPlane, *, ax: Axes | None = None) -> Axes:
         linewidths=0.8,
     )
     _name(ax, [pair for pair in found.pairs[:_NAMED] if pair.strength > _STRONG * most])
-    ax.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), title=found.model)
+    ax.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), title=readable(found.model))
     ax.set_xlabel("copying: OV of the later head, Re Σλ / Σ|λ|")
     ax.set_ylabel("matching: K-composition term, Re Σλ / Σ|λ|")
     return ax

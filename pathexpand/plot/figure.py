@@ -1,4 +1,4 @@
-"""Figures, made without any global state, and written whole or not at all."""
+"""Figures, made without any global state outside notebooks, and written whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pathexpand.errors import FileError, PathExpandError
 from pathexpand.model.shown import FILE_ROOM, cut
+from pathexpand.progress import in_notebook
 from pathexpand.writing import whole as whole_file
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ def check_file(name: str | FilePath) -> FilePath:
 def new_axes(*, width: float = 5.5, height: float = 4.5, count: int = 1, across: int = 3) -> Any:
     """Make a figure of its own, with one pair of axes or a list of them; sizes in inches, each.
 
+    In a notebook it is one of pyplot's, so that it shows below the cell; elsewhere nothing but
+    the axes holds it.
+
     >>> new_axes(width=2, height=2).figure.get_size_inches().tolist()
     [2.0, 2.0]
     """
@@ -56,8 +60,14 @@ def new_axes(*, width: float = 5.5, height: float = 4.5, count: int = 1, across:
 
     columns = min(count, across)
     rows = -(-count // columns)
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    size = (width * columns, height * rows)
+    if in_notebook():
+        from matplotlib import pyplot
+
+        figure = pyplot.figure(figsize=size, layout="constrained")
+    else:
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
     axes = [figure.add_subplot(rows, columns, place + 1) for place in range(count)]
     return axes[0] if count == 1 else axes
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pathexpand.plot.names import readable
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -33,11 +35,11 @@ def importance_bars(found: Importance, *, by: Any = None, ax: Axes | None = None
     places = [-number for number in range(len(bars))]  # the first on top
     for place, (_, saved, error, color) in zip(places, bars, strict=True):
         ax.barh(place, saved, xerr=error, color=color, height=0.8, ecolor="0.1", capsize=2)
-    ax.set_yticks(places, [name for name, *_ in bars])
+    ax.set_yticks(places, [readable(name) for name, *_ in bars])
     ax.margins(y=0.01)
     ax.axvline(0, color="0.1", linewidth=0.8)
     ax.set_xlabel("nats a token (to the right: the paths help)")
-    ax.set_title(f"Term importance: {found.model}, {int(found.predicted.sum()):,} tokens")
+    ax.set_title(f"Term importance: {readable(found.model)}, {int(found.predicted.sum()):,} tokens")
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     return ax

@@ -59,6 +59,9 @@ class _Component:
         """Return the label."""
         return self.label
 
+    def _repr_html_(self) -> str:
+        return f"<code>{self.label}</code>"
+
     def _settle(self, subject: str, kind: int, *names: str) -> None:
         """Work out the code; refuse what is no counting number, make numpy's integers plain."""
         layer, place = self.layer, self.index

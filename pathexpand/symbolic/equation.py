@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import add
 
 from pathexpand.symbolic.bound import LETTERS, kinds, output, position, set_name
@@ -20,6 +20,36 @@ _MOST_DIGITS = 16  # longer numbers are rounded
 _FORMS = ("both", "factored", "expanded")
 
 
+class Equation(str):
+    """An equation's text, which a notebook shows as the formula that it is.
+
+    >>> from pathexpand.symbolic import Network
+    >>> text = equation(Network.attention_only(1, 2), form="factored")
+    >>> print(text)
+    T = (Id ⊗ W_U) (Id ⊗ Id + Σ_{h∈L0} A^h ⊗ W_OV^h) (Id ⊗ W_E)
+    <BLANKLINE>
+    L0 = {L0H0, L0H1}
+    >>> text._repr_latex_().count("otimes")
+    4
+    """
+
+    _latex: Callable[[], str]
+
+    @classmethod
+    def of(cls, text: str, latex: Callable[[], str]) -> Equation:
+        """Take the text, and what gives the same in LaTeX when it is asked for."""
+        found = cls(text)
+        found._latex = latex
+        return found
+
+    def _repr_latex_(self) -> str:
+        return f"$${self._latex()}$$"
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Copy and pickle as the text alone."""
+        return str, (str(self),)
+
+
 def equation(
     network: Network,
     *,
@@ -32,8 +62,9 @@ def equation(
 
     `notation` is ``paper`` or ``code``, `format` is ``text`` or ``latex``, `form` is ``factored``,
     ``expanded`` or ``both``. The expanded form is that of "A Mathematical Framework for
-    Transformer Circuits" (Elhage et al. 2021), with layers counted from 0; where there are MLPs
-    too, c is any component, with its position map P^c and its linear map W^c.
+    Transformer Circuits" (Elhage et al. 2021), with layers counted from 0; a notebook shows the
+    text as a formula. Where there are MLPs too, c is any component, with its position map P^c and
+    its linear map W^c.
 
     >>> print(equation(Network.attention_only(2, 12), form="expanded"))
     T = Id ⊗ W_U W_E                                               [1]
@@ -58,7 +89,10 @@ def equation(
     lines = factored(network, style) if form != "expanded" else []
     if style.latex:
         return _latex_lines(network, lines, found, style)
-    return _text(network, lines, found, style)
+    return Equation.of(
+        _text(network, lines, found, style),
+        lambda: equation(network, notation=notation, format="latex", form=form),
+    )
 
 
 # --- text -------------------------------------------------------------------------------------

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
+from itertools import islice
 
 from pathexpand.errors import CompositionError
 from pathexpand.symbolic.maps import STREAM, LinearMap, PositionMap, Space, check_word, natural_key
+
+_FEW = 4  # terms of an expansion at a prompt
+_SHOWN = 24  # and in a notebook
+_LONG = 2000  # letters of a sum or a composition that is written out
 
 
 class Expression:
@@ -112,6 +117,11 @@ class Term(Expression):
         """The number of position maps the path passes through."""
         return len(self.position_word)
 
+    def _repr_latex_(self) -> str:
+        from pathexpand.symbolic.notation import latex
+
+        return f"$${latex(self)}$$"
+
     def sort_key(self) -> tuple[object, ...]:
         """Return the key terms are listed by: order, then linear word, then position word."""
         return (
@@ -150,6 +160,10 @@ class Sum(Expression):
                 raise CompositionError("sum", wanted=_spaces(first), got=_spaces(part))
         object.__setattr__(self, "source", first.source)
         object.__setattr__(self, "target", first.target)
+
+    def __repr__(self) -> str:
+        """Write the parts where they are few, otherwise how many there are."""
+        return _written(self, f"parts={self.parts!r}" if len(self.parts) <= _FEW else "")
 
     @classmethod
     def of(cls, *parts: Expression) -> Sum:
@@ -193,6 +207,19 @@ class Then(Expression):
                 )
         object.__setattr__(self, "source", self.factors[0].source)
         object.__setattr__(self, "target", self.factors[-1].target)
+
+    def __repr__(self) -> str:
+        """Write the factors where they are few, otherwise how many there are."""
+        return _written(self, f"factors={self.factors!r}" if len(self.factors) <= _FEW else "")
+
+
+def _written(whole: Sum | Then, inside: str) -> str:
+    """Write an expression: what is inside, if that is short."""
+    if inside and len(inside) <= _LONG:
+        return f"{type(whole).__name__}({inside})"
+    named = f"{len(whole.parts):,} parts" if isinstance(whole, Sum) else f"{len(whole.factors):,}"
+    named = named if isinstance(whole, Sum) else f"{named} factors"
+    return f"{type(whole).__name__}({named}, {_spaces(whole)})"
 
 
 def _parts(expression: Expression) -> tuple[tuple[int, Expression], ...]:
@@ -291,9 +318,35 @@ class Expansion(Mapping[Term, int]):
         return hash(frozenset(self._coefficients.items()))
 
     def __repr__(self) -> str:
-        """Return the entries in listing order."""
-        entries = ", ".join(f"{term!r}: {coefficient}" for term, coefficient in self.items())
-        return f"Expansion({{{entries}}}, {self._source}, {self._target})"
+        """Write the first terms, and how many there are.
+
+        >>> from pathexpand.symbolic import Network, expand
+        >>> expand(Network.attention_only(1, 1).expression())
+        Expansion(2 terms: Id ⊗ W_U W_E + A^L0H0 ⊗ W_U W_OV^L0H0 W_E)
+        """
+        from pathexpand.symbolic.notation import format_expansion
+
+        first = format_expansion(self._first(_FEW))
+        more = " + …" if len(self) > _FEW else ""
+        return f"Expansion({len(self):,} term{'' if len(self) == 1 else 's'}: {first}{more})"
+
+    def _repr_latex_(self) -> str:
+        from pathexpand.symbolic.notation import latex
+
+        first = self._first(_SHOWN)
+        lines = [latex(Expansion({term: n}, *self._ends)) for term, n in first.items()]
+        if len(self) > _SHOWN:
+            lines.append(rf"\cdots \quad \text{{({len(self):,} terms in all)}}")
+        signed = [line if line[0] == "-" or not n else f"+ {line}" for n, line in enumerate(lines)]
+        rows = " \\\\\n".join(f"&{line}" for line in signed or ["0"])
+        return f"$$\\begin{{aligned}}\n{rows}\n\\end{{aligned}}$$"
+
+    def _first(self, count: int) -> Expansion:
+        return Expansion(dict(islice(self.items(), count)), *self._ends)
+
+    @property
+    def _ends(self) -> tuple[Space, Space]:
+        return self._source, self._target
 
     def expression(self) -> Expression:
         """Return the sum of these terms as an expression.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
@@ -18,6 +19,7 @@ from pathexpand.symbolic.style import check_choice
 MLPS = ("source", "frozen", "neurons")
 
 Stage = tuple[Component, ...]
+_FEW = 6  # components that are written out, stages and sources that are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,28 @@ class Network:
             for place, component in enumerate(stage)
         }
         object.__setattr__(self, "_places", places)
+
+    def __repr__(self) -> str:
+        """Write it whole where it is small, otherwise its size.
+
+        >>> Network.attention_only(2, 12)
+        Network(2 stages of 12, 12 components, sources embed, 169 paths)
+        """
+        if sum(map(len, self.stages)) <= _FEW:
+            return f"Network(stages={self.stages!r}, sources={self.sources!r})"
+        sizes = [f"{len(stage):,}" for stage in self.stages]
+        sizes = sizes if len(sizes) <= _FEW else [*sizes[:2], "…", sizes[-1]]
+        sources = [each.label for each in self.sources]
+        sources = sources if len(sources) <= _FEW else [*sources[:2], "…", sources[-1]]
+        held = f"{len(self.stages)} stages of {', '.join(sizes)} components"
+        paths = self.count()
+        counted = f"{paths:,}" if paths < 10**18 else f"about 10^{math.floor(math.log10(paths))}"
+        return f"Network({held}, sources {', '.join(sources)}, {counted} paths)"
+
+    def _repr_latex_(self) -> str:
+        from pathexpand.symbolic.equation import equation
+
+        return f"$${equation(self, format='latex')}$$"
 
     @classmethod
     def attention_only(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import dataclass
 from functools import total_ordering
@@ -98,6 +99,9 @@ class Path:
     def __str__(self) -> str:
         """Return the path as it is typed and printed: ``embed > L0H1 > L1H2``."""
         return " > ".join((self.source, *(each.label for each in self.components)))
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(str(self))}</code>"
 
     @classmethod
     def parse(cls, text: str) -> Path:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html as html_module
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from pathexpand.table.sheet import Sheet
+from pathexpand.table.sheet import Line, Sheet
 
 _PROMPT_ROOM = 400  # letters of a prompt that are shown over a table
 
+# Notebooks look for formulas in whatever is shown; a dollar in a token starts none.
+_CLASSES = "pathexpand tex2jax_ignore mathjax_ignore"
 _LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -78,10 +80,20 @@ def html(sheet: Sheet) -> str:
         for line in sheet.head
     )
     # The html format of tabulate escapes every cell itself.
-    body = _cells_styled(_tabulated(sheet, "html", _same, _same))
+    body = _cells_styled(_tabulated(sheet, "html", _same, _same)) if sheet.columns else ""
     below = (*_closing_lines(sheet), *sheet.claims)
     claims = "".join(f"<div>{html_module.escape(line)}</div>" for line in below)
-    return f'<div class="pathexpand" style="white-space: pre-wrap">{head}{body}{claims}</div>'
+    return f'<div class="{_CLASSES}" style="white-space: pre-wrap">{head}{body}{claims}</div>'
+
+
+def card(lines: Sequence[Line], *claims: str) -> str:
+    """Write labelled lines as HTML, with what is to be said below: a notebook's view of an object.
+
+    >>> from pathexpand.table.sheet import Line
+    >>> "<b>" in card([Line("token", "<b>")])
+    False
+    """
+    return html(Sheet(tuple(lines), (), (), claims, True))
 
 
 def _cells_styled(table: str) -> str:

@@ -162,19 +162,30 @@ def claim(table: Searched, unlisted: int, *, size: str = "|value|") -> str:
 
 
 def _head(table: PathTable, *, ascii: bool) -> tuple[Line, ...]:
-    texts = [visible(token.text, ascii=ascii) for token in table.tokens]
-    number = f"{counted(len(texts), 'token')}: "
+    last = visible(table.tokens[table.position].text, ascii=ascii)
     return (
         Line("model", visible(table.model, ascii=ascii)),
-        Line(
-            "prompt",
-            number + " ".join(texts),
-            lambda room: number + shorten_tokens(texts, room - len(number), mark=mark(ascii=ascii)),
-        ),
-        Line("position", f"{table.position}, after {texts[table.position]}"),
+        prompt_line(table.tokens, ascii=ascii),
+        Line("position", f"{table.position}, after {last}"),
         Line("target", visible(table.target, ascii=ascii)),
         *mlps_line(table.mlps),
         *asked(table.query, ascii=ascii),
+    )
+
+
+def prompt_line(tokens: Sequence[SourceToken], *, ascii: bool = False) -> Line:
+    """Give the line that shows a prompt, token by token.
+
+    >>> from pathexpand.api import load
+    >>> prompt_line(load("two-layer").run("to be").source_tokens).text
+    "3 tokens: <|bos|> 'to' ' be'"
+    """
+    texts = [visible(token.text, ascii=ascii) for token in tokens]
+    number = f"{counted(len(texts), 'token')}: "
+    return Line(
+        "prompt",
+        number + " ".join(texts),
+        lambda room: number + shorten_tokens(texts, room - len(number), mark=mark(ascii=ascii)),
     )
 
 

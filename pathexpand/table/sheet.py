@@ -131,6 +131,8 @@ class Fitted:
 def fit(columns: tuple[Column, ...], room: int) -> Fitted:
     """Shorten columns, then move them together, then leave some out, until they fit.
 
+    Columns that are cut share what room there is.
+
     >>> rank, kind = Column("rank", ("1",)), Column("kind", ("virtual head",), leave=1)
     >>> fit((rank, kind), 17).gap
     1
@@ -144,13 +146,47 @@ def fit(columns: tuple[Column, ...], room: int) -> Fitted:
         if not least_wanted.leave:
             break
         kept.remove(least_wanted)
-    spare = room - _needed(kept, gap)
-    fitted: list[Column] = []
-    for column in kept:
-        extra = max(min(column.natural - column.narrowest, spare), 0)
-        spare -= extra
-        fitted.append(column.within(column.narrowest + extra))
+    spare = _shared([each.natural - each.narrowest for each in kept], room - _needed(kept, gap))
+    fitted = (each.within(each.narrowest + extra) for each, extra in zip(kept, spare, strict=True))
     return Fitted(tuple(fitted), gap)
+
+
+def parted(columns: tuple[Column, ...], room: int) -> list[Fitted]:
+    """Fit columns in a room, in several blocks if need be, each beginning with the names.
+
+    The names are the columns up to the first that holds names or tokens; where these take more
+    than half of the room, the first column alone. A block has at least one other column.
+
+    >>> columns = tuple(Column(name, ("1",)) for name in ("head", "previous", "first", "last"))
+    >>> for each in parted(columns, 16):
+    ...     print(*(column.name for column in each.columns))
+    head previous
+    head first last
+    """
+    fitted = fit(columns, room)
+    if fitted.width <= room:
+        return [fitted]
+    kept = [each for each in columns if not each.leave]
+    count = 1 + next((n for n, each in enumerate(kept) if each.literal), 0)
+    names = kept[: count if _needed(kept[:count], 1) <= room // 2 else 1]
+    blocks: list[list[Column]] = []
+    for column in kept[len(names) :]:
+        if blocks and _needed([*blocks[-1], column], 1) <= room:
+            blocks[-1].append(column)
+        else:
+            blocks.append([*names, column])
+    return [fit(tuple(block), room) for block in blocks or [names]]
+
+
+def _shared(wanted: list[int], spare: int) -> list[int]:
+    """Give each what it wants of what there is, or all that want more the same."""
+    given = [0] * len(wanted)
+    for left, place in zip(
+        range(len(wanted), 0, -1), sorted(range(len(wanted)), key=wanted.__getitem__), strict=True
+    ):
+        given[place] = max(min(wanted[place], spare // left), 0)
+        spare -= given[place]
+    return given
 
 
 def _needed(columns: list[Column], gap: int) -> int:

@@ -6,12 +6,16 @@ import shutil
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from pathexpand.table.sheet import Closing, Column, Fitted, Sheet, fit
+from pathexpand.table.sheet import Closing, Column, Fitted, Sheet, parted
+from pathexpand.table.shorten import width as cells
+from pathexpand.table.shorten import wrap
 
 if TYPE_CHECKING:
     from rich.table import Table as Grid
+    from rich.text import Text
 
 _NARROWEST = 40  # below this nothing sensible can be laid out
+_REMARK = 20  # cells that a remark needs beside its number
 
 
 def text(
@@ -28,15 +32,18 @@ def text(
        2
     """
     room = max(width or shutil.get_terminal_size((80, 24)).columns, _NARROWEST)
-    fitted = fit(sheet.columns, room)
-    blocks = [
+    blocks: list[tuple[Grid | Text, int]] = [
         (_head(sheet, room), room),
         # Wider than the room rather than cut off: what is lost can look like the whole.
-        (_rows(fitted, rule="-" if ascii else "─"), max(room, fitted.width)),
-        (_closing(sheet.closing), room),
+        *(
+            (_rows(each, rule="-" if ascii else "─"), max(room, each.width))
+            for each in parted(sheet.columns, room)
+        ),
+        (_closing(sheet.closing, room), room),
         (_claims(sheet), room),
     ]
-    return "\n\n".join(_printed(block, wide, color) for block, wide in blocks if block.row_count)
+    written = (_printed(block, wide, color) for block, wide in blocks)
+    return "\n\n".join(each for each in written if each)
 
 
 def _head(sheet: Sheet, room: int) -> Grid:
@@ -59,16 +66,18 @@ def _rows(fitted: Fitted, *, rule: str) -> Grid:
         justify = "right" if column.right else "left"
         grid.add_column(column.name, justify=justify, no_wrap=True, overflow="crop")  # type: ignore[arg-type]
     grid.add_row(*(rule * column.natural for column in columns))
-    for cells in zip(*(column.cells for column in columns), strict=True):
+    for row in zip(*(column.cells for column in columns), strict=True):
         grid.add_row(
-            *(Text(cell, _style(column, cell)) for column, cell in zip(columns, cells, strict=True))
+            *(Text(cell, _style(column, cell)) for column, cell in zip(columns, row, strict=True))
         )
     return grid
 
 
-def _closing(lines: tuple[Closing, ...]) -> Grid:
+def _closing(lines: tuple[Closing, ...], room: int) -> Grid | Text:
     from rich.text import Text
 
+    if not _beside(lines, room):
+        return _closing_below(lines, room)
     grid = _grid()
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)
@@ -77,6 +86,33 @@ def _closing(lines: tuple[Closing, ...]) -> Grid:
     for line in lines:
         grid.add_row(line.label, line.number, line.share, Text(line.remark))
     return grid
+
+
+def _widths(lines: tuple[Closing, ...]) -> list[int]:
+    parts = ("label", "number", "share")
+    return [max((cells(getattr(each, part)) for each in lines), default=0) for part in parts]
+
+
+def _beside(lines: tuple[Closing, ...], room: int) -> bool:
+    """Say whether remarks have room beside the numbers, in lines that can be read."""
+    left = room - sum(_widths(lines)) - 6
+    return left >= min(max((cells(each.remark) for each in lines), default=0), _REMARK)
+
+
+def _closing_below(lines: tuple[Closing, ...], room: int) -> Text:
+    """Write each remark under its number."""
+    from rich.text import Text
+
+    label, number, share = _widths(lines)
+    written = []
+    for each in lines:
+        line = Text(each.label.ljust(label + len(each.label) - cells(each.label)), "bold")
+        line.append(f"  {each.number.rjust(number)}  {each.share.rjust(share)}", "not bold")
+        if each.remark:
+            remark = wrap(each.remark, room - 4).replace("\n", "\n    ")
+            line.append(f"\n    {remark}", "not bold")
+        written.append(line)
+    return Text("\n").join(written)
 
 
 def _claims(sheet: Sheet) -> Grid:
@@ -105,7 +141,7 @@ def _style(column: Column, cell: str) -> str:
     return "red" if column.right and cell.startswith("-") and cell != "-" else ""
 
 
-def _printed(grid: Grid, room: int, color: bool) -> str:
+def _printed(block: Grid | Text, room: int, color: bool) -> str:
     from rich.console import Console
 
     console = Console(
@@ -121,5 +157,5 @@ def _printed(grid: Grid, room: int, color: bool) -> str:
         highlight=False,
     )
     with console.capture() as capture:
-        console.print(grid)
+        console.print(block)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())

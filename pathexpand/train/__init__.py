@@ -30,6 +30,7 @@ card is written anew.
 
 Modules, in the order of the work: `corpus` (read the texts), `tokenizer` (train the BPE),
 `curriculum` (draw batches), `network` (the model), `fit` (train it), `measure` (losses and
-induction heads), `record` (write the files), `card` (write the model card), `command` (all of it).
+induction heads), `record` (write the files), `card` (write the model card), `training` (all of
+it), `command` (its options).
 Sparse features for the models are trained by `pathexpand.train.features`.
 """

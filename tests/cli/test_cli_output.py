@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+from collections import Counter
 
 import pytest
 
@@ -314,8 +315,10 @@ def test_columns_of_check_and_verify_are_never_cut(call, tmp_path, width, monkey
         wide = call(*arguments).out
         monkeypatch.setenv("COLUMNS", str(width))
         narrow = call(*arguments).out
-        assert unfolded(narrow) == unfolded(wide)
-        assert width == 40 or max(map(len, narrow.splitlines())) <= width
+        # Where there is no room for all columns they come in blocks, each with the names again.
+        assert Counter(unfolded(narrow)) >= Counter(unfolded(wide))
+        assert width == 40 or unfolded(narrow) == unfolded(wide)
+        assert max(map(len, narrow.splitlines())) <= width
 
 
 def test_verify_fails_with_status_1(call, save, monkeypatch):
@@ -334,7 +337,7 @@ def test_verify_fails_with_status_1(call, save, monkeypatch):
 
 def test_models(call):
     text = call("models").out
-    names = re.findall(r"^(\S+): .*vocabulary \d+", text, re.MULTILINE)
+    names = re.findall(r"^(\S+): .*vocab \d+", text, re.MULTILINE)
     assert names[-1] == "two-layer"
     features = re.findall(r"^features of (\S+): ", text, re.MULTILINE)
     assert features == ["two-layer", "stories260k"]

@@ -7,8 +7,13 @@ import os
 import select
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from pathexpand.cli import main
+
+ROOT = Path(__file__).parents[2]
 
 PROMPT = "class Café:\n    <b>漢字😀</b>\t"
 
@@ -205,3 +210,27 @@ def test_an_interrupt_while_the_program_is_read_in_is_quiet(module):
     assert done.returncode == 130
     assert done.stdout == b""
     assert done.stderr.strip() == b"pathexpand: error: interrupted: nothing was written"
+
+
+def test_ctrl_c_ends_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*given: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathexpand.cli.total.read_run", stopped)
+    with pytest.raises(SystemExit) as done:
+        main(["total"])
+    assert done.value.code == 130
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "pathexpand: error: interrupted: nothing was written\n")
+
+
+def test_the_program_starts_with_next_to_nothing_imported() -> None:
+    """What is imported before the entry point runs cannot be interrupted in one line."""
+    code = "import sys; before = set(sys.modules); import pathexpand.cli; print(*sorted("
+    code += "set(sys.modules) - before - set(sys.builtin_module_names)))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert set(done.stdout.split()) <= {"__future__", "pathexpand", "pathexpand.cli"}

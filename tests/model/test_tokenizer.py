@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from pathexpand.errors import PromptError
 from pathexpand.model.checkpoint import Checkpoint, checkpoint_from_state_dict
 from pathexpand.model.prompt import read_prompt
-from pathexpand.model.tokenizer import Tokenizer
+from pathexpand.model.tokenizer import Tokenizer, _quoted
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "<s>", "a", "b", "c", "<0x41>", "A", "▁a", "<0x0A>"]
 
@@ -126,3 +126,22 @@ def test_byte_level_vocabularies_have_no_byte_pieces(tmp_path: FilePath) -> None
     library.save(str(tmp_path / "tokenizer.json"))
     reader = Tokenizer(tmp_path / "tokenizer.json")
     assert [reader.show(token) for token in (0, 1)] == ["'<0x41>'", "' a'"]
+
+
+def test_what_looks_alike_is_told_apart() -> None:
+    pairs = [
+        ("❤", "❤\ufe0f"),  # a variant selector
+        ("é", "e\u0301"),  # a letter with its mark, as one character and as two
+        ("", "\u200b"),
+        ("", "\u3164"),
+        ("a", "a\u202e"),
+        (" ", "\u00a0"),
+        ("\u0301", ""),
+    ]
+    for one, other in pairs:
+        shown = [_quoted(text) for text in (one, other)]
+        assert shown[0] != shown[1]
+        # As a reader sees them: what has no width of its own is a mark on a letter, if anything.
+        assert not any(letter in _quoted(other) for letter in "\ufe0f\u200b\u3164\u202e\u00a0")
+    assert _quoted("e\u0301") == r"'e\u0301'" and _quoted("\u0301") == r"'\u0301'"
+    assert _quoted("हिन्दी") == "'हिन्दी'"  # marks without which there is no word

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from pathexpand.table import PathRow, SourceToken
+from pathexpand.table import AnalysisTable, Field, PathRow, SourceToken, Summary
 from pathexpand.table.figures import Scale, percent, upper
 from pathexpand.table.shorten import shorten_path, shorten_token, shorten_tokens, width
 from pathexpand.table.spelling import can_show, visible
@@ -303,3 +303,35 @@ def test_encodings():
     assert can_show("plain", None)
     assert not can_show("⊗", None)
     assert not can_show("é", "no-such-encoding")
+
+
+def measured(columns: int) -> AnalysisTable:
+    fields = (Field("head", "text"), *(Field(f"behaviour {n}", "number") for n in range(columns)))
+    rows = tuple((f"L0H{n}", *(n + 0.5,) * columns) for n in range(3))
+    remark = "characteristically uninterrupted remarks, notwithstanding narrowness"
+    return AnalysisTable("demo", (), fields, rows, (Summary("mean of all", 1.5, remark),))
+
+
+@pytest.mark.parametrize("room", [40, 60, 80])
+@pytest.mark.parametrize("columns", [1, 5, 12])
+def test_many_columns_are_parted_and_none_is_lost(columns, room):
+    text = measured(columns).to_text(room)
+    assert max(map(len, text.splitlines())) <= room
+    headings = [line for line in text.splitlines() if line.startswith("head")]
+    found = [name for line in headings for name in line.split() if name.isdigit()]
+    assert found == [str(n) for n in range(columns)]  # each once, in order
+    assert text.count("L0H2") == len(headings)
+
+
+@pytest.mark.parametrize("room", [40, 50, 80])
+def test_remarks_break_between_words_alone(room):
+    table = measured(1)
+    words = table.closing[0].remark.split()
+    assert [word for word in table.to_text(room).split() if word in words] == words
+
+
+def test_columns_that_are_cut_share_the_room():
+    fields = (Field("one", "text"), Field("other", "text"))
+    text = AnalysisTable("demo", (), fields, (("a" * 100, "b" * 100),)).to_text(80)
+    row = text.splitlines()[2].split()
+    assert [len(cell) for cell in row] == [39, 39]

@@ -381,13 +381,13 @@ def test_no_two_features_are_fitted_alike(monkeypatch: pytest.MonkeyPatch) -> No
 
 WITHOUT_TORCH = (
     "import sys; sys.modules['torch'] = None\n"
-    "from pathexpand.train.features.__main__ import main\n"
+    "from pathexpand.train.{}__main__ import main\n"
     "main(sys.argv[1:])"
 )
 
 
-def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
+def without_torch(*arguments: str, of: str = "features.") -> subprocess.CompletedProcess[str]:
+    code = [sys.executable, "-c", WITHOUT_TORCH.format(of), *arguments]
     return subprocess.run(code, capture_output=True, text=True, check=False)
 
 
@@ -397,6 +397,18 @@ def test_help_wants_no_torch(command: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Usage:")
     assert "--help" in done.stdout
+
+
+def test_the_models_own_training_helps_and_wants_torch_too(tmp_path: Path) -> None:
+    done = without_torch("--help", of="")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("Usage:")
+    text = tmp_path / "text"
+    text.touch()
+    files = ["--shakespeare", str(text), "--bible", str(text), "--out", str(tmp_path / "none")]
+    done = without_torch(*files, of="")
+    assert done.returncode == 2
+    assert done.stderr == "error: torch: wanted for training; pip install 'pathexpand[train]'\n"
+    assert [*tmp_path.iterdir()] == [text]
 
 
 def test_training_wants_torch_and_says_so(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathexpand.errors import ModelError
 from pathexpand.frozen import MlpMode
 from pathexpand.model.checkpoint import checkpoint_from_state_dict
 from pathexpand.model.families import family_of
-from pathexpand.model.shown import shown
+from pathexpand.model.shown import check_flag, shown
 
 _WANTED = "a model of transformers"
 
@@ -29,6 +29,7 @@ def from_transformers(
     logits are ours. `mlp` is as for `load`. Raises `ModelError` for other objects, quantised or
     half-loaded ones, families that are not known, and tensors that do not fit.
     """
+    check_flag("check", check)
     check_module(model, _WANTED)
     names = class_names(model)
     if "HookedRootModule" in names or "TransformerBridge" in names:

@@ -12,6 +12,7 @@ from pathexpand.api.model import Model
 from pathexpand.errors import ModelError
 from pathexpand.frozen import MlpMode
 from pathexpand.model.checkpoint import Checkpoint, checkpoint_from_state_dict
+from pathexpand.model.shown import check_flag
 
 _WANTED = "a HookedTransformer or a TransformerBridge of TransformerLens"
 
@@ -24,6 +25,7 @@ def from_transformer_lens(model: Any, *, mlp: MlpMode = "source", check: bool = 
     text gets a start token where its configuration says so. The other options are those of
     `from_transformers`. Raises `ModelError`.
     """
+    check_flag("check", check)
     check_module(model, _WANTED)
     names = class_names(model)
     if "TransformerBridge" in names:

@@ -15,7 +15,6 @@ import torch
 from pathexpand.errors import ModelError, PathExpandError
 from pathexpand.model.checkpoint import Checkpoint, read_checkpoint
 from pathexpand.model.prompt import read_prompt, start_token
-from pathexpand.train.command import described, versions
 from pathexpand.train.corpus import Corpus, read_corpora
 from pathexpand.train.curriculum import Curriculum, Stream
 from pathexpand.train.features.card import card
@@ -26,6 +25,7 @@ from pathexpand.train.features.passing import Tokens, sample
 from pathexpand.train.features.site import MlpSite, Site, StreamSite, measured
 from pathexpand.train.measure import held_out_rows
 from pathexpand.train.record import CARD, RECORD, Record, as_json, read_record, write
+from pathexpand.train.training import described, versions
 
 Texts = Mapping[str, Tokens]
 # From a seed: where features stand, the text to train on, those to measure on, and what to say.
