@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pathexpand.api import Model, Run
+from pathexpand.circuits.circuit import read_token
 from pathexpand.features import Graph, HeadChange, linear_effect, rerun
 from pathexpand.table import PathTable
 
@@ -34,6 +35,10 @@ class Exercise:
     key: Callable[[Any], Key]
 
 
+def _token(model: Model, text: str) -> int:
+    return read_token(model.checkpoint, text, model.config.d_vocab)
+
+
 # --- 1: zero layers --------------------------------------------------------------------------
 
 
@@ -42,7 +47,7 @@ def _logit_by_hand(model: Model) -> Key:
     logits = run.logits()
     return Key(
         run.value("embed", "il"),
-        ((logits[run.target("il").token], "Take the mean over the vocabulary off."),),  # type: ignore[union-attr]
+        ((logits[_token(model, "il")], "Take the mean over the vocabulary off."),),
     )
 
 
@@ -67,7 +72,7 @@ def _path_by_hand(run: Run) -> Key:
     return Key(
         run.value(path, target),
         (
-            (logits[run.target(target).token], "Take the mean over the vocabulary off."),  # type: ignore[union-attr]
+            (logits[_token(run.model, target)], "Take the mean over the vocabulary off."),
             (by_token.max(), "That is what one token brings: sum over all of them."),
         ),
     )
@@ -86,17 +91,15 @@ def _share_of_one_token(run: Run) -> Key:
 
 
 def _unwanted_skip_trigram(model: Model) -> Key:
-    tokenizer = model.tokenizer
-    assert tokenizer is not None  # the models of the package have one
-    source, place, output = (tokenizer.encode(text)[0] for text in ("s", " rem", "red"))
     trigrams = model.circuits.skip_trigrams("L0H0")
-    looks, says = trigrams.attention(source), trigrams.logits(source)
+    looks, says = trigrams.attention("s"), trigrams.logits("s")
+    place, output = _token(model, " rem"), _token(model, "red")
     return Key(
         looks[place] * says[output],
         (
             (says[output], "That is at full attention: multiply it with how far the head looks."),
             (
-                looks[tokenizer.encode(" sh")[0]] * says[output],
+                looks[_token(model, " sh")] * says[output],
                 'That is the wanted one, at " sh": the attention must be that of " rem".',
             ),
         ),
@@ -127,7 +130,7 @@ def _paths_through_a_head(model: Model) -> Key:
 
 def _composed_on_the_key_side(run: Run) -> Key:
     table = run.scores("L1H0", query=20, key=6, top=run.count() ** 2)
-    parts = {kind: 0.0 for kind in ("none", "Q", "K", "both")}
+    parts = dict.fromkeys(("none", "Q", "K", "both"), 0.0)
     for row in table.rows:
         parts[row.composition] += row.value
     both = "Leave out the pairs that are composed on both sides."
@@ -171,8 +174,7 @@ def _largest_unlisted(table: PathTable) -> Key:
 
 
 def _how_many_may_be_large(table: PathTable) -> Key:
-    squares = table.remainder_energy
-    assert squares is not None  # None where it overflowed
+    squares = table.remainder_energy or 0.0
     return Key(
         min(int(squares / 0.15**2), table.remainder_count),
         (
@@ -263,7 +265,7 @@ def _features_switched_off(graph: Graph) -> Key:
 
 def _two_heads_together(model: Model) -> Key:
     pair = [model.circuits.ov(head).matrix for head in ("L1H1", "L1H2")]
-    logits = sum(np.asarray(each.left @ each.right) for each in pair)
+    logits = np.asarray(pair[0].left @ pair[0].right + pair[1].left @ pair[1].right)
     ranks = np.argmax(logits, axis=1) == np.arange(len(logits))
     alone = [model.circuits.ov(head).self_in_top(1) for head in ("L1H1", "L1H2")]
     return Key(
