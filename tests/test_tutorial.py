@@ -169,7 +169,7 @@ def test_the_notebook_on_mlps_takes_a_checkpoint(shared_models: Path, tmp_path: 
     (parameters,) = code(notebook, "parameters")
     assert parameters.source.startswith("directory = None")
     parameters.source = f"directory = {str(shared_models / 'stories260k')!r}"
-    execute(notebook, tmp_path)
+    notebook = execute(notebook, tmp_path)
     assert "' Lily'" in "".join(map(printed, code(notebook)))
     assert [printed(cell)[-7:] for cell in code(notebook, "solution")] == ["right.\n"] * 3
 
