@@ -29,9 +29,10 @@ ORDER = (
     "api",
     "certificate",
     "laws",
+    "tutorial",
     "cli",
 )
-APART = {"train": {"errors", "model", "train"}, "embedded": set(), "tutorial": set()}
+APART = {"train": {"errors", "model", "train"}, "embedded": set()}
 
 
 def imports(file: Path) -> set[str]:

@@ -30,6 +30,7 @@ from pathexpand.cli.report import report
 from pathexpand.cli.scores import scores
 from pathexpand.cli.table import table
 from pathexpand.cli.total import total
+from pathexpand.cli.tutorial import tutorial
 from pathexpand.cli.verify import verify
 from pathexpand.errors import PathExpandError
 
@@ -80,6 +81,7 @@ for command in (
     check,
     models,
     query,
+    tutorial,
 ):
     program.add_command(command)
 

@@ -1,12 +1,11 @@
-"""The tutorial: the paper's circuits, question by question, on the embedded models."""
+"""The tutorial: notebooks on the framework, their exercises checked.
 
-from importlib.resources import files
+`pathexpand tutorial DIRECTORY` copies them out.
+"""
 
+from __future__ import annotations
 
-def page() -> str:
-    """Give the tutorial's page on circuits, in Markdown.
+from pathexpand.tutorial.check import Verdict, check
+from pathexpand.tutorial.notebooks import Notebook, copy_out, notebooks
 
-    >>> page().splitlines()[0]
-    '# Circuits, question by question'
-    """
-    return files(__name__).joinpath("circuits.md").read_text(encoding="utf-8")
+__all__ = ["Notebook", "Verdict", "check", "copy_out", "notebooks"]
