@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from pathexpand.engine.value import Readout, path_value
 from pathexpand.errors import PathExpandError
 from pathexpand.frozen import FrozenSum
 from pathexpand.model.shown import shown
+from pathexpand.progress import tracked, watched
 from pathexpand.report.contents import HeadPart, Moves, Pattern, Report
 from pathexpand.symbolic import Head, Path
 from pathexpand.table import PathTable, ScoreTable
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pathexpand.target import Target
 
 Array = npt.NDArray[Any]
-Told = Callable[[str, int, int], None]
 
 # A page of 10,000 paths shall stay under 3 MB, of which the scripts take 2.
 _PARTS = 30_000  # parts of moves in all
@@ -45,23 +45,13 @@ _MANY = 500  # components of a model that has neurons
 _NEARBY = 300  # rows whose shorter neighbours are valued
 
 
-def run_report(
-    run: Run,
-    what: Target,
-    table: PathTable,
-    *,
-    graph: Any = None,
-    told: Told | None = None,
-) -> Report:
-    """Gather what an explorer of a table of this run shows.
-
-    `told` hears what is being done, how much of it, and of how much.
-    """
-    told = told or _silent
+@watched("gathering the explorer")
+def run_report(run: Run, what: Target, table: PathTable, *, graph: Any = None) -> Report:
+    """Gather what an explorer of a table of this run shows."""
     readout = what.readout(run.unembed, table.position)
     near = run.frozen.until(readout.last)
     paths = [Path.parse(row.path) for row in table.rows]
-    moves, weight = _moves(near, readout, paths, told)
+    moves, weight = _moves(near, readout, paths)
     return Report(
         table=table,
         network=run.model.network,
@@ -69,7 +59,7 @@ def run_report(
         level_of=_level_of(run.frozen, paths),
         moves=moves,
         orders=run.totals_table(by="order", target=what, position=table.position),
-        heads=tuple(_heads(run, readout, weight, told)),
+        heads=tuple(_heads(run, readout, weight)),
         nearby=_nearby(near, readout, paths),
         graph=graph,
     )
@@ -85,10 +75,6 @@ def check_graph(run: Run, graph: Graph) -> None:
     own = graph.prompt == tokens[: len(graph.prompt)]
     if not own or graph.model != run.model.config.model_name:
         raise PathExpandError("graph", wanted="one of this run", got=f"one of {graph.model}")
-
-
-def _silent(doing: str, done: int, of: int) -> None:
-    pass
 
 
 def _levels(frozen: FrozenSum) -> tuple[str, ...]:
@@ -112,14 +98,14 @@ def _level_of(frozen: FrozenSum, paths: Sequence[Path]) -> dict[str, int]:
 
 
 def _moves(
-    frozen: FrozenSum, readout: Readout, paths: Sequence[Path], told: Told
+    frozen: FrozenSum, readout: Readout, paths: Sequence[Path]
 ) -> tuple[Moves, dict[Head, Array]]:
     """Give the parts of all moves, and how much each head carries to each position."""
     counts, parts, spent, drawn = [0], [], 0.0, 0
     weight: dict[Head, Array] = {}
     steps = sum(path.order + 1 for path in paths)
     most = max(1, min(_MOST, _PARTS // max(steps, 1)))
-    for number, path in enumerate(paths):
+    for number, path in enumerate(tracked(paths, "paths", len(paths))):
         spent += path.order * frozen.positions * (frozen.positions + readout.direction.size)
         if spent > _WORK:
             counts += [counts[-1]] * (len(paths) - number)
@@ -133,7 +119,6 @@ def _moves(
                 carried = abs(move).sum(axis=1).astype(np.float64)
                 weight[component] = weight.get(component, 0.0) + carried
         drawn = number + 1
-        told("moves", drawn, len(paths))
     table = np.array(parts, dtype=np.float64).reshape(-1, 4)
     moves = Moves(
         np.array(counts, dtype=np.int32),
@@ -164,8 +149,7 @@ def _heads(run: Run, readout: Readout, weight: dict[Head, Array], told: Told) ->
     order = sorted(weight, key=lambda head: (-float(weight[head].sum()), head.code))[:_HEADS]
     entries, expanded = 0, 0
     few = len(run.model.network.components) > _MANY
-    for number, head in enumerate(order):
-        told("heads", number, len(order))
+    for number, head in enumerate(tracked(order, "heads", len(order))):
         pattern = Pattern.of(run.patterns[head.layer][head.index])
         entries += len(pattern.weight)
         if number and entries > _ENTRIES:
@@ -175,7 +159,6 @@ def _heads(run: Run, readout: Readout, weight: dict[Head, Array], told: Told) ->
             whys = tuple(_whys(run, head, int(np.argmax(weight[head])), _KEYS[few]))
         expanded += len(whys)
         yield HeadPart(head.label, float(totals[head]), pattern, whys)
-    told("heads", len(order), len(order))
 
 
 def _whys(run: Run, head: Head, query: int, most: int) -> Iterator[ScoreTable]:

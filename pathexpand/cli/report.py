@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathexpand.cli.output import note
 from pathexpand.cli.table import rank, ranked
 
 if TYPE_CHECKING:
@@ -56,13 +55,10 @@ def report(*, graph: bool, features: str | None, out: str, **given: Any) -> int:
         from pathexpand.api.report import run_report
 
         drawn = _graph(found.run, features, given) if graph else None
-        note("Gathering what the page shows.")
         what = found.searched.target
         run_report(found.run, what, found.searched.table, graph=drawn).to_html(out)
-    note(f"Wrote {out}. Open it in a browser.")
     return found.end()
 
 
 def _graph(run: Run, features: str | None, given: dict[str, Any]) -> Graph:
-    note("Making the graph.")
     return run.graph(features, position=given["position"], prune=True)
