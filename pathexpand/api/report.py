@@ -143,7 +143,7 @@ def _parts(flow: Flow, most: int) -> Iterator[tuple[float, float, float, float]]
                 yield step, start, end, float(moved[end, start])
 
 
-def _heads(run: Run, readout: Readout, weight: dict[Head, Array], told: Told) -> Iterator[HeadPart]:
+def _heads(run: Run, readout: Readout, weight: dict[Head, Array]) -> Iterator[HeadPart]:
     """Give the heads that carry most along the listed paths, each with why it looks there."""
     totals = component_totals(run.frozen, readout)
     order = sorted(weight, key=lambda head: (-float(weight[head].sum()), head.code))[:_HEADS]
