@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pathexpand.api.scores import why_each
 from pathexpand.engine.flow import Flow, path_flow
 from pathexpand.engine.search import Budget
 from pathexpand.engine.total import component_totals
@@ -40,7 +40,7 @@ _SUFFIXES = 400  # that a search for them may expand
 # Keys of a query that are held against each other, and expansions in all. With neurons each one
 # takes about half a second, so there are fewer.
 _KEYS = {False: 4, True: 3}
-_EXPANSIONS = {False: 24, True: 12}
+_EXPANSIONS = {False: 48, True: 30}
 _MANY = 500  # components of a model that has neurons
 _NEARBY = 300  # rows whose shorter neighbours are valued
 
@@ -165,13 +165,7 @@ def _whys(run: Run, head: Head, query: int, most: int) -> Iterator[ScoreTable]:
     """Expand what a head gives one key over another, for the keys it looks at most."""
     row = run.patterns[head.layer][head.index][query]
     keys = [int(key) for key in np.argsort(-row, kind="stable")[:most] if row[key] > 0]
-    options: Any = {"top": _PAIRS, "budget": Budget(nodes=_SUFFIXES)}
-    if run.model.config.attn_scores_soft_cap is not None or len(keys) < 2:
-        for key in keys:
-            yield run.scores(head, query, key, **options)
-        return
-    for key, over in combinations(keys, 2):
-        yield run.why(head, query, key, over=over, **options)
+    yield from why_each(run, head, query, keys, top=_PAIRS, budget=Budget(nodes=_SUFFIXES))
 
 
 def _nearby(frozen: FrozenSum, readout: Readout, paths: Sequence[Path]) -> dict[str, float]:

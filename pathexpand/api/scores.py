@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,6 +72,20 @@ def why_table(
     check_key(scored, place, other)
     found = _expanded(scored, place, keys, top, budget, report)
     return _tabulated(run, scored, place, keys, found)
+
+
+def why_each(
+    run: Run, head: Head, query: int, keys: Sequence[int], *, top: int, budget: Budget | None
+) -> Iterator[ScoreTable]:
+    """Expand what a head gives each of some keys over each other; what they share is found once.
+
+    Where the model caps its scores, each key's own score.
+    """
+    scored, place = _scored(run, head, query)
+    capped = run.model.config.attn_scores_soft_cap is not None
+    for some in combinations(keys, 1 if capped or len(keys) < 2 else 2):
+        found = _expanded(scored, place, some, top, budget, None)
+        yield _tabulated(run, scored, place, some, found)
 
 
 def _expanded(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,14 @@ def gram_bound(leg: Leg, head: Head) -> Array:
     are summed. The two ends of a contrast are bounded one by one: (x + y)² ≤ (1 + t) x² +
     (1 + 1/t) y² for any t > 0.
     """
-    each = [_seen(leg.frozen, end.read, end.position, head) for end in leg.ends]
+    # An end of a contrast is read with a sign, which a square does not see.
+    each = [
+        leg.once(
+            ("seen", end.position, leg.frozen.constant),
+            partial(_seen, leg.frozen, end.read, end.position, head),
+        )
+        for end in leg.ends
+    ]
     total = each[0]
     for other in each[1:]:
         one, two = float(np.trace(total)), float(np.trace(other))
@@ -181,4 +189,8 @@ class LegTree(PromptTree):
 def leg_energies(leg: Leg) -> tuple[Query, Energies]:
     """Give the query of every path of a leg, and the energies that bound its suffixes."""
     query = everything(leg.frozen.network())
-    return query, energies(leg.frozen, query)
+    found = leg.once(
+        ("energies", leg.frozen.positions, leg.frozen.constant),
+        lambda: energies(leg.frozen, query),
+    )
+    return query, found

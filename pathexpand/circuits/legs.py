@@ -13,8 +13,8 @@ attention scores").
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -59,11 +59,19 @@ class End:
 class Leg:
     """Paths to a query, or to a key: the frozen sum before the head, and where it is read.
 
-    Two ends make a contrast: what is read at one less what is read at the other.
+    Two ends make a contrast: what is read at one less what is read at the other. `memory` holds
+    what was worked out for legs of the same head of the same run, by what it depends on.
     """
 
     frozen: FrozenSum
     ends: tuple[End, ...]
+    memory: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        """Give what is known by a name, worked out where it is not known yet."""
+        if name not in self.memory:
+            self.memory[name] = make()
+        return self.memory[name]
 
     @property
     def last(self) -> int:
@@ -219,10 +227,12 @@ def legs(
     keys: Sequence[int],
     *,
     row: int = 0,
+    memory: dict[Hashable, Any] | None = None,
 ) -> tuple[Leg, Leg]:
     """Give the two legs of a head's score at a query position for a key, or for one less another.
 
-    `held` is what `pathexpand.model.scores.layer_scores` gives for the head's layer.
+    `held` is what `pathexpand.model.scores.layer_scores` gives for the head's layer. `memory` is
+    that of other legs of this head on this row of the run.
     """
     attending = _Attending(weights, config, run, held, head, row)
     depth = frozen.places[head][0]
@@ -236,12 +246,12 @@ def legs(
             for key, sign in zip(keys, signs[: len(keys)], strict=True)
         ),
     }
-    found = {}
+    found, memory = {}, {} if memory is None else memory
     for side, some in ends.items():
         constant = f"b_{side[0].upper()}" if any(end.constant.any() for end in some) else None
         sources = (*before.sources, *beside)
         own = FrozenSum(sources, before.stages, before.streams, before.mask, constant)
-        found[side] = Leg(own.until(max(end.position for end in some)), some)
+        found[side] = Leg(own.until(max(end.position for end in some)), some, memory)
     return found["query"], found["key"]
 
 

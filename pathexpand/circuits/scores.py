@@ -6,8 +6,9 @@ pairs of a contrast are an exact signed answer to why a head looks at j rather t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,10 @@ COMPOSITIONS = ("none", "Q", "K", "both")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """One head on one row of a run, its scores worked out by the dense pass."""
+    """One head on one row of a run, its scores worked out by the dense pass.
+
+    `memory` is what its legs know in common.
+    """
 
     weights: Weights
     config: Config
@@ -43,6 +47,7 @@ class Scored:
     head: Head
     held: LayerScores
     row: int = 0
+    memory: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -78,6 +83,7 @@ class Scored:
             query,
             keys,
             row=self.row,
+            memory=self.memory,
         )
 
     def dense(self, query: int, keys: tuple[int, ...]) -> float:

@@ -21,9 +21,13 @@ const percent = (share) => share === null ? "-" : `${(100 * share).toFixed(1)}%`
 const line = (cells) => `<tr>${cells.map(([text, number]) =>
   `<td${number ? ' class="n"' : ""}>${text}</td>`).join("")}</tr>`;
 
+// What follows a text that runs from right to left must not join it.
+const closed = (text) => /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/.test(text)
+  ? `${text}\u200e` : text;
+
 function shortened(text) {
   const letters = [...text];
-  return letters.length > 14 ? `${letters.slice(0, 13).join("")}…` : text;
+  return closed(letters.length > 14 ? `${letters.slice(0, 13).join("")}…` : text);
 }
 
 function upper(bound) { // rounded up, so that what is written is a bound, too

@@ -14,7 +14,7 @@ function written(value) { // as the printed table writes it
 }
 const signed = (value) => `<span class="${value < 0 ? "minus" : "plus"}">${written(value)}</span>`;
 const share = (value) => data.dense ? value / data.dense : null;
-const named = (place) => `${tokens[place]} @${place}`;
+const named = (place) => `${closed(tokens[place])} @${place}`;
 function formula(text) { // W_OV^L1H0 with its index and its head set low and high
   return escaped(text).replace(/([A-Z])_(\w+)/g, "$1<sub>$2</sub>")
     .replace(/\^([A-Z0-9]+)/g, "<sup>$1</sup>");

@@ -477,7 +477,7 @@ LAYER_FAULTS = (
     ),
     Fault(
         "the stream's norms skipped forward",
-        on(value, "_past", lambda frozen, stream, boundary, end: stream),
+        on(value, "past", lambda frozen, stream, boundary, end: stream),
         ("path logits", "exact cut"),
         on="BERT",
     ),
