@@ -10,34 +10,30 @@ import pytest
 import pathexpand
 from pathexpand.errors import PathExpandError
 from pathexpand.tutorial import check, notebooks
-from pathexpand.tutorial.check import NEAR
 from pathexpand.tutorial.exercises import EXERCISES
+from pathexpand.tutorial.verdict import NEAR
 
 
 @cache
-def about(exercise: str) -> Any:
-    """Give what an exercise is about: run the cells of its notebook that come before it."""
+def asked_in(file: str) -> dict[str, Any]:
+    """Run a notebook in this process; give what each of its exercises is about."""
     import pathexpand.tutorial as tutorial
 
-    class FoundError(Exception):
-        pass
-
-    def found(name: str, answer: object, given: object = None) -> None:
-        if name == exercise:
-            raise FoundError(given)
-
-    (notebook,) = [each for each in notebooks() if each.file[0] == exercise[0]]
-    names: dict[str, Any] = {"__name__": "__main__", "display": lambda table: None}
+    asked: dict[str, Any] = {}
+    (notebook,) = [each for each in notebooks() if each.file == file]
+    names: dict[str, Any] = {"__name__": "__main__"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tutorial, "check", found)
+        patch.setattr(tutorial, "check", lambda name, _, given=None: asked.update({name: given}))
         for cell in nbformat.reads(notebook.text, as_version=4).cells:
             if cell.cell_type == "code":
                 lines = [line for line in cell.source.splitlines() if not line.startswith("%")]
-                try:
-                    exec("\n".join(lines), names)
-                except FoundError as error:
-                    return error.args[0]
-    raise AssertionError(f"no exercise {exercise}")
+                exec("\n".join(lines), names)
+    return asked
+
+
+def about(exercise: str) -> Any:
+    (file,) = [each.file for each in notebooks() if each.file[0] == exercise[0]]
+    return asked_in(file)[exercise]
 
 
 @cache
