@@ -58,7 +58,7 @@ def test_nothing_is_overwritten_unless_forced(call, tmp_path):
     (tmp_path / third).write_text("my answers")
     line = call("tutorial", tmp_path).refused()
     assert third in line
-    assert "--force overwrites" in line
+    assert "--force replaces them" in line
     assert held(tmp_path) == {third: b"my answers"}
     (tmp_path / third).chmod(0o600)
     assert call("tutorial", "--force", tmp_path).code == 0
