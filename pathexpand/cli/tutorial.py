@@ -24,7 +24,7 @@ def tutorial(directory: str | None, force: bool) -> None:
             raise click.UsageError("--force wants a DIRECTORY.", click.get_current_context())
         emit(lambda ascii: _listed())
         return
-    from pathexpand.tutorial.notebooks import copy_out
+    from pathexpand.tutorial.notebook import copy_out
 
     names = [file.name for file in copy_out(directory, force=force)]
 
@@ -40,7 +40,7 @@ def tutorial(directory: str | None, force: bool) -> None:
 
 
 def _listed() -> str:
-    from pathexpand.tutorial.notebooks import notebooks
+    from pathexpand.tutorial.notebook import notebooks
 
     lines = [f"{each.file}: {each.title}\n  {each.about}\n" for each in notebooks()]
     return "".join(lines) + 'Copy them out with "pathexpand tutorial DIRECTORY".\n'

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from pathexpand.tutorial.check import Verdict, check
-from pathexpand.tutorial.notebooks import Notebook, copy_out, notebooks
+from pathexpand.tutorial.notebook import Notebook, copy_out, notebooks
+from pathexpand.tutorial.verdict import Verdict, check
 
 __all__ = ["Notebook", "Verdict", "check", "copy_out", "notebooks"]

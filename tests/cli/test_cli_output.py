@@ -354,7 +354,17 @@ def test_program(call):
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["table"], ["total"], ["expand"], ["count"], ["verify"], ["models"], ["query"]],
+    [
+        [],
+        ["table"],
+        ["total"],
+        ["expand"],
+        ["count"],
+        ["verify"],
+        ["models"],
+        ["query"],
+        ["tutorial"],
+    ],
 )
 def test_help_is_ascii_and_narrow(call, command):
     done = call(*command, "--help")

@@ -85,5 +85,5 @@ def _refuse_others(given: str, written: Sequence[FilePath], *, force: bool) -> N
             given,
             wanted="none of the notebooks there yet",
             got=f"{there[0].name}{more}",
-            remedy="--force overwrites them with all that was written in them",
+            remedy="--force replaces them, and what was written in them is lost",
         )
