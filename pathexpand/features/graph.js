@@ -92,7 +92,8 @@ function linkGraph(models, data) {
       const left = own.length - Math.min(own.length, LISTED);
       const closing = [
         ...(left ? [["not listed", rest, `${grouped(left)} edges of at most ${upper(size(own[LISTED]))}`]] : []),
-        ...(data.lost[n] ? [["remainder", data.lost[n], "edges that are not in this page"]] : []),
+        ...(data.lost[n] ? [["remainder", data.lost[n],
+          data.whole ? "edges that were pruned" : "edges that are not in this page"]] : []),
         ["value", data.value[n], data.kind[n] === "logit" ? "the logit less the vocabulary mean"
           : "its pre-activation"],
         ["gap", data.gap[n], `rounding allows ${data.bound[n].toExponential(1)}`],

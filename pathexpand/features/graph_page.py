@@ -11,18 +11,25 @@ import numpy.typing as npt
 from pathexpand.features.graph import Graph
 from pathexpand.features.graph_table import nodes_table, summary_table
 from pathexpand.features.influence import edge_influence, node_influence
-from pathexpand.page.colours import MINUS, MONO, PLUS
+from pathexpand.page.colours import MINUS, PLUS
 from pathexpand.page.document import document
+from pathexpand.page.drawing import Drawing, drawing
+from pathexpand.page.grid import GridColumn, grid
 from pathexpand.page.prose import prose
 from pathexpand.page.script import script
-from pathexpand.page.tokens import heights
 from pathexpand.table.page import closing, head
 
 Array = npt.NDArray[Any]
 _EDGES = 12_000  # in the page; the others are each target's remainder
 _SPLIT = 150  # edges with their head paths
 _PATHS = 4  # of each
-_ROW = 25  # pixels of a row
+_ROWS = 14  # seen at once
+_COLUMNS = (
+    GridColumn("node", 130),
+    GridColumn("kind", 70),
+    GridColumn("token", 120),
+    *(GridColumn(name, 80, "0.0000") for name in ("activation", "reads", "influence")),
+)
 _SHAPES = {
     "feature": "circle",
     "error": "diamond",
@@ -61,7 +68,6 @@ def graph_page(graph: Graph) -> str:
 def graph_view(graph: Graph) -> GraphView:
     """Make the view of a graph."""
     from bokeh.models import (
-        CDSView,
         Column,
         IndexFilter,
         Row,
@@ -72,7 +78,7 @@ def graph_view(graph: Graph) -> GraphView:
     influence = node_influence(graph, closed=True)
     nodes, shown = _rows(graph, influence), IndexFilter(indices=[])
     kinds = list(dict.fromkeys(node.kind for node in graph.nodes))
-    drawing, drawn = _drawing(graph)
+    drawn, spots = _drawing(graph)
     models: dict[str, Any] = {
         "nodes": nodes,
         "shown": shown,
@@ -80,12 +86,13 @@ def graph_view(graph: Graph) -> GraphView:
         "kind": Select(title="kind", value="", options=[("", "any"), *kinds_of(kinds)], width=130),
         "about": prose(name="about node"),
         "status": prose(name="graph status"),
-        "drawing": drawing,
-        **drawn,
+        "drawing": drawn.figure,
+        "strokes": drawn.strokes,
+        "columns": drawn.tokens,
+        "spots": spots,
     }
     wrap = {"flex-wrap": "wrap", "gap": "0 .9rem"}
-    grid = _grid(nodes, CDSView(filter=shown))
-    grid.styles = {"flex": "1 1 520px"}
+    table = grid(nodes, shown, _COLUMNS, rows=_ROWS, name="nodes", styles={"flex": "1 1 520px"})
     models["about"].styles = {"flex": "1 1 480px", "align-self": "flex-start"}
     sheet = nodes_table(graph, top=0).sheet()
     root = Column(
@@ -95,8 +102,8 @@ def graph_view(graph: Graph) -> GraphView:
         ),
         Row(models["search"], models["kind"], styles=wrap),
         models["status"],
-        Row(grid, models["about"], sizing_mode="stretch_width", styles=wrap),
-        drawing,
+        Row(table, models["about"], sizing_mode="stretch_width", styles=wrap),
+        drawn.figure,
         sizing_mode="stretch_width",
     )
     return GraphView(root, models, _data(graph, influence))
@@ -133,43 +140,13 @@ def _token(graph: Graph, position: int | None) -> str:
     return "" if position is None else graph.prompt[position]
 
 
-def _grid(nodes: Any, view: Any) -> Any:
-    from bokeh.models import DataTable, NumberFormatter, StringFormatter, TableColumn
+def _drawing(graph: Graph) -> tuple[Drawing, Any]:
+    """Make the drawing, and the nodes in it."""
+    from bokeh.models import ColumnDataSource, HoverTool, TapTool
 
-    number = NumberFormatter(format="0.0000", text_align="right", nan_format="")
-    columns = (
-        ("node", 130, StringFormatter()),
-        ("kind", 70, StringFormatter()),
-        ("token", 120, StringFormatter()),
-        ("activation", 80, number),
-        ("reads", 80, number),
-        ("influence", 80, number),
-    )
-    return DataTable(
-        source=nodes,
-        view=view,
-        columns=[
-            TableColumn(field=name, title=name, width=width, formatter=formatter)
-            for name, width, formatter in columns
-        ],
-        index_position=None,
-        reorderable=False,
-        row_height=_ROW,
-        height=_ROW * 16,
-        min_width=320,
-        sizing_mode="stretch_width",
-        autosize_mode="none",
-        name="nodes",
-    )
-
-
-def _drawing(graph: Graph) -> tuple[Any, dict[str, Any]]:
-    from bokeh.core.properties import value
-    from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d, TapTool
-    from bokeh.plotting import figure
-
-    top = _depth(graph) + 1
-    count = len(graph.nodes)
+    top, count = _depth(graph) + 1, len(graph.nodes)
+    levels = ["tokens", *(f"layer {layer}" for layer in range(top - 1)), "logits"]
+    made = drawing(levels, (-2.2, len(graph.prompt) + 0.6), name="graph")
     spots = ColumnDataSource(
         {
             "x": np.zeros(count),
@@ -181,46 +158,7 @@ def _drawing(graph: Graph) -> tuple[Any, dict[str, Any]]:
             "width": np.ones(count),
         }
     )
-    strokes = ColumnDataSource(
-        {name: [] for name in ["xs", "ys", "colour", "width", "dash", "said", "x", "y", "mark"]}
-    )
-    columns = ColumnDataSource({name: [] for name in ("x", "y", "text")})
-    height = min(max(340, 60 * top + 200), 900)
-    plot = figure(
-        title="Edges",
-        height=height,
-        min_width=320,
-        sizing_mode="stretch_width",
-        x_range=Range1d(-2.2, len(graph.prompt) + 0.6),
-        y_range=Range1d(*heights(top, height)),
-        tools="pan,xwheel_zoom,reset,save",
-        toolbar_location="right",
-        name="graph",
-    )
-    plot.toolbar.logo = None
-    lines = plot.multi_line(
-        xs="xs",
-        ys="ys",
-        source=strokes,
-        line_color="colour",
-        line_width="width",
-        line_dash="dash",
-        line_alpha=0.7,
-    )
-    plot.text(
-        x="x",
-        y="y",
-        text="mark",
-        source=strokes,
-        text_color="colour",
-        text_align="center",
-        text_baseline="middle",
-        text_font_style="bold",
-        text_font_size="14px",
-        background_fill_color="#ffffff",
-        background_fill_alpha=0.8,
-    )
-    marks = plot.scatter(
+    marks = made.figure.scatter(
         x="x",
         y="y",
         marker="shape",
@@ -234,27 +172,10 @@ def _drawing(graph: Graph) -> tuple[Any, dict[str, Any]]:
         nonselection_fill_alpha=0.25,
         nonselection_line_alpha=0.4,
     )
-    plot.text(
-        x="x",
-        y="y",
-        text="text",
-        source=columns,
-        angle=-0.7,
-        text_baseline="top",
-        text_font_size="12px",
-        text_font=value(MONO),
+    made.figure.add_tools(
+        HoverTool(renderers=[marks], tooltips="@name @token"), TapTool(renderers=[marks])
     )
-    plot.add_tools(
-        HoverTool(renderers=[lines], tooltips="@said"),
-        HoverTool(renderers=[marks], tooltips="@name @token"),
-        TapTool(renderers=[marks]),
-    )
-    plot.xaxis.visible = False
-    plot.xgrid.visible = False
-    plot.yaxis.ticker = FixedTicker(ticks=list(range(top + 1)))
-    names = ["tokens", *(f"layer {layer}" for layer in range(top - 1)), "logits"]
-    plot.yaxis.major_label_overrides = dict(enumerate(names))
-    return plot, {"spots": spots, "strokes": strokes, "columns": columns}
+    return made, spots
 
 
 def _depth(graph: Graph) -> int:
@@ -292,6 +213,7 @@ def _data(graph: Graph, influence: Array) -> dict[str, Any]:
         "gap": graph.gap,
         "bound": graph.gap_bound,
         "lost": lost,
+        "whole": len(kept) == len(target),
         "edges": {
             "source": source[kept].astype(np.int32),
             "target": target[kept].astype(np.int32),

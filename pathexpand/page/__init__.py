@@ -2,8 +2,10 @@
 
 document  a bokeh layout as one file that asks no network for anything
 notebook  such a page inside a notebook, in a frame of its own
-script    the few scripts of our own, put together
+paged     what has a page, for a file and for notebooks
 prose     texts on a page, letter by letter
-tokens    room for tokens along the foot of a drawing
+grid      rows to sort, scroll and select
+drawing   strokes over tokens and levels
 colours   blue adds, orange takes away
+script    the few scripts of our own, put together
 """

@@ -44,8 +44,8 @@ def display(frame: Frame) -> None:
     >>> display(Frame("<p>all paths</p>", height=300))
     Traceback (most recent call last):
     ...
-    pathexpand.errors.PathExpandError: show: wanted a notebook: write the page to a file and open
-    it, such as to_html("paths.html")
+    pathexpand.errors.PathExpandError: show: wanted a notebook; write a file instead:
+    to_html("paths.html")
     """
     shell: Any = None
     try:
@@ -59,6 +59,6 @@ def display(frame: Frame) -> None:
         raise PathExpandError(
             "show",
             wanted="a notebook",
-            remedy='write the page to a file and open it, such as to_html("paths.html")',
+            remedy='write a file instead: to_html("paths.html")',
         )
     show(frame)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+_SHARED = ("page/address.js", "page/texts.js", "page/copying.js")
+
 
 def script(*names: str) -> str:
     """Join scripts by the names of their files in the package, after what all pages share.
@@ -13,5 +15,5 @@ def script(*names: str) -> str:
     """
     place = files("pathexpand")
     return "\n".join(
-        place.joinpath(name).read_text(encoding="utf-8") for name in ("page/address.js", *names)
+        place.joinpath(name).read_text(encoding="utf-8") for name in (*_SHARED, *names)
     )

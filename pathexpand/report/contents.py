@@ -92,7 +92,7 @@ class Report(Paged):
     >>> from pathexpand.api import load
     >>> report = load("two-layer").run("to be or not to be").report(top=5)
     >>> report
-    Report('two-layer': 5 paths, 3 heads)
+    Report('two-layer': 5 paths, 4 heads)
     """
 
     table: PathTable

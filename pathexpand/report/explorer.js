@@ -217,7 +217,7 @@ function isWithin(short, long) { // whether `short` is `long` with one component
 function draw(some, isChosen) {
   const drawn = some.filter((n) => n < moves.drawn).slice(0, MOST_DRAWN);
   // Paths that pass the same place stand side by side.
-  const lane = Math.min(0.16, 0.7 / drawn.length);
+  const lane = Math.min(0.3, 0.8 / drawn.length);
   const pieces = drawn.flatMap((n, k) => [...strokes(n)].map((each) =>
     ({ ...each, aside: (k - (drawn.length - 1) / 2) * lane })));
   const used = new Set([data.position, ...pieces.flatMap((each) => [each.start, each.end])]);
@@ -235,7 +235,7 @@ function draw(some, isChosen) {
     out.width.push(1 + (drawn.length > 8 ? 5 : 9) * Math.abs(carried) / largest);
     out.dash.push(carried < 0 ? "10 5" : "solid");
     out.path.push(path[n]);
-    out.said.push(`${label}: ${named(start)} → ${named(end)}, ${written(carried)}`);
+    out.said.push(`${path[n]}; ${label}: ${named(start)} → ${named(end)}, ${written(carried)}`);
     out.x.push(bend === low ? (from + to) / 2 : from);
     out.y.push(bend === low ? (low + high) / 2 : (low + bend) / 2);
     out.mark.push(Math.abs(carried) >= 0.15 * largest ? (carried < 0 ? "−" : "+") : "");

@@ -6,9 +6,9 @@ from typing import Any
 
 from pathexpand.features.graph_page import graph_view
 from pathexpand.page.document import document
+from pathexpand.page.drawing import MOST_NAMES
 from pathexpand.page.prose import prose
 from pathexpand.page.script import script
-from pathexpand.page.tokens import MOST_NAMES
 from pathexpand.report.claims import claims
 from pathexpand.report.contents import Report
 from pathexpand.report.head_view import HeadView, head_view, held
@@ -74,7 +74,6 @@ def _sums(report: Report, paths: PathView) -> Any:
 def _paths(view: PathView) -> Any:
     from bokeh.models import Column, Row
 
-    view.table.styles = {"flex": "1 1 700px"}
     view.detail.styles = {"flex": "1 1 340px", "align-self": "flex-start"}
     return Column(
         prose(f'<h2>Paths</h2><p class="quiet">{_KEYS}</p>'),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pathexpand.page.colours import MONO
+from pathexpand.page.drawing import MOST_NAMES
 from pathexpand.page.prose import prose
-from pathexpand.page.tokens import MOST_NAMES
 from pathexpand.report.contents import HeadPart, Report
 from pathexpand.table import ScoreTable
 
@@ -34,7 +34,7 @@ def head_view(report: Report) -> HeadView:
     >>> from pathexpand.api import load
     >>> view = head_view(load("two-layer").run("to be or not to").report(top=3))
     >>> view.head.options
-    ['L1H0', 'L1H1']
+    ['L1H3', 'L1H2']
     """
     from bokeh.models import ColumnDataSource, CustomJS, Select
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from pathexpand.page.colours import MINUS, MONO, PLUS
+from pathexpand.page.colours import MINUS, PLUS
+from pathexpand.page.drawing import Drawing, drawing
+from pathexpand.page.grid import GridColumn, grid
 from pathexpand.page.prose import prose
-from pathexpand.page.tokens import heights
 from pathexpand.report.contents import Report
 from pathexpand.table.figures import Scale
 
-_ROW = 25  # pixels of a row
-_MOST_ROWS = 14  # rows seen at once
+_ROWS = (4, 14)  # seen at once, at least and at most
 KINDS = ("direct", "head", "neuron", "MLP", "virtual head", "composed")
 
 
@@ -46,7 +46,7 @@ def path_view(report: Report) -> PathView:
     >>> len(view.rows.data["value"])
     3
     """
-    from bokeh.models import Button, CDSView, ColumnDataSource, IndexFilter, Slider
+    from bokeh.models import Button, ColumnDataSource, IndexFilter, Slider
 
     table = report.table
     rows = ColumnDataSource(
@@ -64,12 +64,11 @@ def path_view(report: Report) -> PathView:
     # Nothing is shown until explorer.js has worked out the other columns: the grid reads a row's
     # cells when it comes into view.
     shown = IndexFilter(indices=[])
-    view = CDSView(filter=shown)
-    drawing, lines, points, tokens = _drawing(report)
+    drawn, points = _drawing(report)
     return PathView(
         rows=rows,
         shown=shown,
-        table=_grid(report, rows, view),
+        table=_grid(report, rows, shown),
         filters=_filters(report),
         keep=Slider(
             start=0,
@@ -83,51 +82,29 @@ def path_view(report: Report) -> PathView:
         kept=prose(name="kept"),
         status=prose(name="status"),
         detail=prose(name="detail"),
-        drawing=drawing,
-        lines=lines,
+        drawing=drawn.figure,
+        lines=drawn.strokes,
         points=points,
-        tokens=tokens,
+        tokens=drawn.tokens,
         copy=Button(label="Copy as CSV", name="copy", width=110),
         clear=Button(label="Clear", name="clear", width=70),
     )
 
 
-def _grid(report: Report, rows: Any, view: Any) -> Any:
-    from bokeh.models import DataTable, NumberFormatter, StringFormatter, TableColumn
-
-    number = NumberFormatter(format=_format(report), text_align="right")
-    share = NumberFormatter(format="0.0%", text_align="right")
-    plain = StringFormatter(text_align="right")
+def _grid(report: Report, rows: Any, shown: Any) -> Any:
+    number = _format(report)
     columns = (
-        ("rank", "rank", 45, plain),
-        ("path", "path", 225, StringFormatter()),
-        ("order", "order", 45, plain),
-        ("kind", "kind", 85, StringFormatter()),
-        ("value", "value", 80, number),
-        ("share", "share", 62, share),
-        ("running", "running", 80, number),
-        ("source", "source", 130, StringFormatter()),
+        GridColumn("rank", 45, right=True),
+        GridColumn("path", 225),
+        GridColumn("order", 45, right=True),
+        GridColumn("kind", 85),
+        GridColumn("value", 80, number),
+        GridColumn("share", 62, "0.0%"),
+        GridColumn("running", 80, number),
+        GridColumn("source", 130),
     )
-    height = _ROW * (min(max(len(report.table), 4), _MOST_ROWS) + 2)
-    return DataTable(
-        source=rows,
-        view=view,
-        columns=[
-            TableColumn(field=field, title=title, width=width, formatter=formatter)
-            for field, title, width, formatter in columns
-        ],
-        index_position=None,
-        selectable=True,
-        sortable=True,
-        reorderable=False,
-        editable=False,
-        row_height=_ROW,
-        height=height,
-        min_width=320,
-        sizing_mode="stretch_width",
-        autosize_mode="none",
-        name="paths",
-    )
+    seen = min(max(len(report.table), _ROWS[0]), _ROWS[1])
+    return grid(rows, shown, columns, rows=seen, name="paths", styles={"flex": "1 1 700px"})
 
 
 def _format(report: Report) -> str:
@@ -186,84 +163,19 @@ def _components(report: Report) -> list[str]:
     return sorted(found, key=order.__getitem__)
 
 
-def _drawing(report: Report) -> tuple[Any, Any, Any, Any]:
-    from bokeh.core.properties import value
-    from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d
-    from bokeh.plotting import figure
+def _drawing(report: Report) -> tuple[Drawing, Any]:
+    """Make the drawing, and the places in it that components are named at."""
+    from bokeh.models import ColumnDataSource
 
-    names: tuple[str, ...] = (
-        "xs",
-        "ys",
-        "colour",
-        "width",
-        "dash",
-        "path",
-        "said",
-        "x",
-        "y",
-        "mark",
-    )
-    lines = ColumnDataSource({name: [] for name in names})
+    made = drawing(report.levels, (-0.7, 1.0), name="drawing")
     points = ColumnDataSource({name: [] for name in ("x", "y", "label")})
-    tokens = ColumnDataSource({name: [] for name in ("x", "y", "text")})
-    top = len(report.levels) - 1
-    height = min(max(330, 60 * len(report.levels) + 160), 900)
-    plot = figure(
-        title="Where the selected paths start, and what moves them where",
-        height=height,
-        min_width=320,
-        sizing_mode="stretch_width",
-        x_range=Range1d(-0.6, 1),
-        y_range=Range1d(*heights(top, height)),
-        tools="pan,xwheel_zoom,reset,save",
-        toolbar_location="right",
-        name="drawing",
+    made.figure.scatter(
+        x="x", y="y", source=points, size=6, fill_color="#ffffff", line_color="#333333"
     )
-    plot.toolbar.logo = None
-    strokes = plot.multi_line(
-        xs="xs",
-        ys="ys",
-        source=lines,
-        line_color="colour",
-        line_width="width",
-        line_dash="dash",
-        line_alpha=0.75,
-        line_cap="butt",
-    )
-    plot.scatter(x="x", y="y", source=points, size=6, fill_color="#ffffff", line_color="#333333")
-    plot.text(
+    made.figure.text(
         x="x", y="y", text="label", source=points, x_offset=6, y_offset=-3, text_font_size="11px"
     )
-    plot.text(
-        x="x",
-        y="y",
-        text="mark",
-        source=lines,
-        text_align="center",
-        text_baseline="middle",
-        text_font_size="15px",
-        text_font_style="bold",
-        text_color="colour",
-        background_fill_color="#ffffff",
-        background_fill_alpha=0.8,
-    )
-    plot.text(
-        x="x",
-        y="y",
-        text="text",
-        source=tokens,
-        angle=-0.7,
-        y_offset=6,
-        text_baseline="top",
-        text_font_size="12px",
-        text_font=value(MONO),
-    )
-    plot.add_tools(HoverTool(renderers=[strokes], tooltips=[("path", "@path"), ("", "@said")]))
-    plot.xaxis.visible = False
-    plot.xgrid.visible = False
-    plot.yaxis.ticker = FixedTicker(ticks=list(range(top + 1)))
-    plot.yaxis.major_label_overrides = dict(enumerate(report.levels))
-    return plot, lines, points, tokens
+    return made, points
 
 
 def colours() -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from pathexpand.errors import PathExpandError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-class Tabled(ABC):
+class Tabled(Paged):
     """What an analysis found: shown as its table, at a prompt and in a notebook."""
 
     __slots__ = ()
@@ -23,6 +23,10 @@ class Tabled(ABC):
     @abstractmethod
     def table(self) -> Table:
         """Give the table that shows it."""
+
+    def page(self) -> str:
+        """Give the table's page of HTML."""
+        return self.table().page()
 
     def __repr__(self) -> str:
         """Write the table's text."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pathexpand.page.document import document
+from pathexpand.page.grid import GridColumn, grid
 from pathexpand.page.prose import escaped, prose
 from pathexpand.page.script import script
 from pathexpand.table.sheet import Sheet
@@ -15,8 +17,7 @@ from pathexpand.table.shorten import width
 if TYPE_CHECKING:
     from pathexpand.table.abstract import Table
 
-_ROW = 25  # pixels of a row
-_MOST_ROWS = 24  # rows seen at once
+_ROWS = (2, 24)  # seen at once, at least and at most
 _LETTER = 7.5  # pixels
 _ROOM = (60, 420)  # pixels of a column, at least and at most
 _FORMAT = "0.[000000]"  # decimals of numbers on the page; copied are all digits
@@ -31,7 +32,6 @@ def page(table: Table) -> str:
     """
     from bokeh.models import (
         Button,
-        CDSView,
         Column,
         ColumnDataSource,
         CustomJS,
@@ -56,7 +56,14 @@ def page(table: Table) -> str:
         prose(head(sheet), name="head"),
         Row(models["search"], models["copy"], styles=bar),
         models["status"],
-        _grid(names, records, rows, CDSView(filter=shown)),
+        grid(
+            rows,
+            shown,
+            list(_columns(names, records)),
+            rows=min(max(len(records), _ROWS[0]), _ROWS[1]),
+            name="rows",
+            styles={},
+        ),
         prose(closing(sheet), name="closing"),
         sizing_mode="stretch_width",
     )
@@ -73,7 +80,7 @@ def title(sheet: Sheet) -> str:
 
     >>> from pathexpand.api import load
     >>> title(load("two-layer").run("to be").paths().sheet())
-    'two-layer: 3 tokens: <|bos|> 'to' ' be''
+    "two-layer: 3 tokens: <|bos|> 'to' ' be'"
     """
     return ": ".join(line.text for line in sheet.head[:2])
 
@@ -115,10 +122,7 @@ def _cells(values: list[Any]) -> Any:
     return ["" if value is None else value for value in values]
 
 
-def _grid(names: list[str], records: list[dict[str, Any]], rows: Any, view: Any) -> Any:
-    from bokeh.models import DataTable, NumberFormatter, StringFormatter, TableColumn
-
-    columns = []
+def _columns(names: list[str], records: list[dict[str, Any]]) -> Iterator[GridColumn]:
     for name in names:
         values = [each[name] for each in records if each[name] is not None]
         number = any(isinstance(value, float) for value in values)
@@ -127,27 +131,4 @@ def _grid(names: list[str], records: list[dict[str, Any]], rows: Any, view: Any)
         )
         longest = max((10 if number else width(str(value)) for value in values), default=0)
         room = min(max(_LETTER * (max(longest, len(name)) + 2), _ROOM[0]), _ROOM[1])
-        align = "right" if right else "left"
-        formatter = (
-            NumberFormatter(format=_FORMAT, text_align=align, nan_format="")
-            if number
-            else StringFormatter(text_align=align, nan_format="")
-        )
-        columns.append(
-            TableColumn(
-                field=name, title=name.replace("_", " "), width=int(room), formatter=formatter
-            )
-        )
-    return DataTable(
-        source=rows,
-        view=view,
-        columns=columns,
-        index_position=None,
-        reorderable=False,
-        row_height=_ROW,
-        height=_ROW * (min(max(len(records), 2), _MOST_ROWS) + 2),
-        min_width=320,
-        sizing_mode="stretch_width",
-        autosize_mode="none",
-        name="rows",
-    )
+        yield GridColumn(name, int(room), _FORMAT if number else None, right)

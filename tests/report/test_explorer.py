@@ -250,8 +250,8 @@ def test_what_is_drawn_carries_the_value(whole: Opened) -> None:
             assert abs(of_step.sum() - row.value) <= 0.01 * abs(of_step).max() * 441 + 1e-6
     whole.select(0)
     said = whole.run("return at('drawing').renderers[0].data_source.data.said")
-    assert said[0] == "L1H0: 'um' @6 → ' D' @20, 14.8123"
-    assert said[-1] == "logits: ' D' @20 → ' D' @20, 14.8435"
+    assert said[0] == "embed > L1H0; L1H0: 'um' @6 → ' D' @20, 14.8123"
+    assert said[-1] == "embed > L1H0; logits: ' D' @20 → ' D' @20, 14.8435"
 
 
 def test_signs_are_seen_without_colour(whole: Opened) -> None:
