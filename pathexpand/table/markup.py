@@ -5,6 +5,7 @@ from __future__ import annotations
 import html as html_module
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from pathexpand.table.sheet import Line, Sheet
 
@@ -80,10 +81,22 @@ def html(sheet: Sheet) -> str:
         for line in sheet.head
     )
     # The html format of tabulate escapes every cell itself.
-    body = _cells_styled(_tabulated(sheet, "html", _same, _same)) if sheet.columns else ""
-    below = (*_closing_lines(sheet), *sheet.claims)
-    claims = "".join(f"<div>{html_module.escape(line)}</div>" for line in below)
-    return f'<div class="{_CLASSES}" style="white-space: pre-wrap">{head}{body}{claims}</div>'
+    rows = replace(sheet, closing=())
+    body = _cells_styled(_tabulated(rows, "html", _same, _same)) if sheet.columns else ""
+    claims = "".join(f"<div>{html_module.escape(line)}</div>" for line in sheet.claims)
+    inner = f"{head}{body}{_closing_table(sheet)}{claims}"
+    return f'<div class="{_CLASSES}" style="white-space: pre-wrap">{inner}</div>'
+
+
+def _closing_table(sheet: Sheet) -> str:
+    """Write the closing lines as a table of their own, since they sum up no one column."""
+    if not sheet.closing:
+        return ""
+    rows = [[line.label, line.number, line.share, line.remark] for line in sheet.closing]
+    from tabulate import tabulate
+
+    aligns = ("left", "right", "right", "left")
+    return _cells_styled(tabulate(rows, tablefmt="html", colalign=aligns, disable_numparse=True))
 
 
 def card(lines: Sequence[Line], *claims: str) -> str:
