@@ -98,8 +98,8 @@ class Run:
             prompt_line(self.source_tokens),
             Line("paths", counted(self.count(), "path")),
         ]
-        asked = "paths(), total(query), totals_table(by=…), scores(head), why(head), graph()"
-        return card(lines, f"Ask for {asked}.")
+        asked = "paths(), report(), total(query), totals_table(by=…), scores(head), why(head)"
+        return card(lines, f"Ask for {asked}, graph().")
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
