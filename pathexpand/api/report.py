@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,14 +44,21 @@ _SUFFIXES = 400  # that a search for them may expand
 # Keys of a query that are held against each other, and expansions in all. With neurons each one
 # takes about half a second, so there are fewer.
 _KEYS = {False: 4, True: 3}
-_EXPANSIONS = {False: 48, True: 30}
+_EXPANSIONS = {False: 36, True: 24}
+_SECONDS = 10.0  # that all expansions may take where no budget says otherwise
 _MANY = 500  # components of a model that has neurons
 _NEARBY = 300  # rows whose shorter neighbours are valued
 
 
 @watched("gathering the explorer")
-def run_report(run: Run, what: Target, table: PathTable, *, graph: Any = None) -> Report:
-    """Gather what an explorer of a table of this run shows."""
+def run_report(
+    run: Run, what: Target, table: PathTable, *, graph: Any = None, budget: Budget | None = None
+) -> Report:
+    """Gather what an explorer of a table of this run shows.
+
+    The seconds of a `budget` end the expansions of scores as they end a search; without it these
+    take ten seconds at most. Raises `KeyboardInterrupt` at Ctrl-C: half a page would mislead.
+    """
     readout = what.readout(run.unembed, table.position)
     near = run.frozen.until(readout.last)
     paths = [Path.parse(row.path) for row in table.rows]
@@ -59,7 +70,7 @@ def run_report(run: Run, what: Target, table: PathTable, *, graph: Any = None) -
         level_of=_level_of(run.frozen, paths),
         moves=moves,
         orders=run.totals_table(by="order", target=what, position=table.position),
-        heads=tuple(_heads(run, readout, weight)),
+        heads=tuple(_heads(run, readout, weight, Budget.given(budget))),
         nearby=_nearby(near, readout, paths),
         graph=graph,
     )
@@ -74,7 +85,9 @@ def check_graph(run: Run, graph: Graph) -> None:
     tokens = tuple(token.text for token in run.source_tokens)
     own = graph.prompt == tokens[: len(graph.prompt)]
     if not own or graph.model != run.model.config.model_name:
-        raise PathExpandError("graph", wanted="one of this run", got=f"one of {graph.model}")
+        raise PathExpandError(
+            "graph", wanted="one of this run", got="one of another prompt or model"
+        )
 
 
 def _levels(frozen: FrozenSum) -> tuple[str, ...]:
@@ -143,12 +156,16 @@ def _parts(flow: Flow, most: int) -> Iterator[tuple[float, float, float, float]]
                 yield step, start, end, float(moved[end, start])
 
 
-def _heads(run: Run, readout: Readout, weight: dict[Head, Array]) -> Iterator[HeadPart]:
+def _heads(
+    run: Run, readout: Readout, weight: dict[Head, Array], budget: Budget
+) -> Iterator[HeadPart]:
     """Give the heads that carry most along the listed paths, each with why it looks there."""
     totals = component_totals(run.frozen, readout)
     order = sorted(weight, key=lambda head: (-float(weight[head].sum()), head.code))[:_HEADS]
     entries, expanded = 0, 0
     few = len(run.model.network.components) > _MANY
+    seconds = _SECONDS if budget.seconds is None else budget.seconds
+    end = time.monotonic() + seconds
     for number, head in enumerate(tracked(order, "heads", len(order))):
         pattern = Pattern.of(run.patterns[head.layer][head.index])
         entries += len(pattern.weight)
@@ -156,16 +173,53 @@ def _heads(run: Run, readout: Readout, weight: dict[Head, Array]) -> Iterator[He
             break
         whys: tuple[ScoreTable, ...] = ()
         if expanded < _EXPANSIONS[few]:
-            whys = tuple(_whys(run, head, int(np.argmax(weight[head])), _KEYS[few]))
+            query = int(np.argmax(weight[head]))
+            whys = tuple(_whys(run, head, query, _KEYS[few], end=end, nodes=budget.nodes))
         expanded += len(whys)
         yield HeadPart(head.label, float(totals[head]), pattern, whys)
 
 
-def _whys(run: Run, head: Head, query: int, most: int) -> Iterator[ScoreTable]:
+def _whys(
+    run: Run, head: Head, query: int, most: int, *, end: float, nodes: int | None
+) -> Iterator[ScoreTable]:
     """Expand what a head gives one key over another, for the keys it looks at most."""
     row = run.patterns[head.layer][head.index][query]
     keys = [int(key) for key in np.argsort(-row, kind="stable")[:most] if row[key] > 0]
-    yield from why_each(run, head, query, keys, top=_PAIRS, budget=Budget(nodes=_SUFFIXES))
+    limit = Budget(nodes=_SUFFIXES if nodes is None else min(nodes, _SUFFIXES))
+    with interrupts() as check:
+        for why in why_each(run, head, query, keys, top=_PAIRS, budget=limit):
+            check()
+            yield why
+            if time.monotonic() > end:
+                return
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], None]]:
+    """Give what raises `KeyboardInterrupt` after a Ctrl-C that a search ended at and kept.
+
+    >>> with interrupts() as check:
+    ...     check()
+    """
+    pressed = False
+
+    def press(number: int, frame: Any) -> None:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield check  # only there signals come
+        return
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _nearby(frozen: FrozenSum, readout: Readout, paths: Sequence[Path]) -> dict[str, float]:

@@ -326,7 +326,7 @@ class Run:
             budget=budget,
             report=report,
         )
-        return run_report(self, found.target, found.table, graph=graph)
+        return run_report(self, found.target, found.table, graph=graph, budget=budget)
 
     @watched("summing paths")
     def total(

@@ -84,7 +84,7 @@ def why_each(
     scored, place = _scored(run, head, query)
     capped = run.model.config.attn_scores_soft_cap is not None
     for some in combinations(keys, 1 if capped or len(keys) < 2 else 2):
-        found = _expanded(scored, place, some, top, budget, None)
+        found = expand_score(scored, place, some, top=top, budget=budget)
         yield _tabulated(run, scored, place, some, found)
 
 

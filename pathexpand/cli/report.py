@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathexpand.cli.table import rank, ranked
+from pathexpand.cli.output import emit
+from pathexpand.cli.table import rank, ranked, read_budget
+from pathexpand.table.spelling import visible
 
 if TYPE_CHECKING:
     from pathexpand.api import Run
@@ -30,7 +32,11 @@ _OUT = "paths.html"
     help="Features for --graph. Default: those that come with the package for the model.",
 )
 @click.option(
-    "--out", metavar="FILE", default=_OUT, show_default=True, help="The page, whole or not at all."
+    "--out",
+    metavar="FILE",
+    default=_OUT,
+    show_default=True,
+    help="The page, whole or not at all; its name ends in .html.",
 )
 def report(*, graph: bool, features: str | None, out: str, **given: Any) -> int:
     """Write the ranked paths, where they move, and why heads look there, as one page of HTML.
@@ -47,6 +53,8 @@ def report(*, graph: bool, features: str | None, out: str, **given: Any) -> int:
         raise click.UsageError(
             "--graph needs a prompt: it does not go with --weights-only.", context
         )
+    if not out:
+        raise click.UsageError("--out wants the name of a file that ends in .html.", context)
     check_page(out)
     found = rank(out, **given)
     if found.run is None or found.searched is None:
@@ -56,7 +64,10 @@ def report(*, graph: bool, features: str | None, out: str, **given: Any) -> int:
 
         drawn = _graph(found.run, features, given) if graph else None
         what = found.searched.target
-        run_report(found.run, what, found.searched.table, graph=drawn).to_html(out)
+        budget = read_budget(given["nodes"], given["seconds"], given["memory"])
+        table = found.searched.table
+        run_report(found.run, what, table, graph=drawn, budget=budget).to_html(out)
+    emit(lambda ascii: f"Wrote {visible(out, ascii=ascii)}\n")
     return found.end()
 
 

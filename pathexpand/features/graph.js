@@ -2,7 +2,7 @@
 // bokeh's, `data` what stands behind them; both come from features/graph_page.py.
 
 function linkGraph(models, data) {
-  const { nodes, shown, search, kind, spots, strokes, columns, drawing, about, status } = models;
+  const { nodes, shown, search, kind, table, spots, strokes, columns, drawing, about, status } = models;
   const { edges, paths, tokens } = data;
   const count = data.name.length, MOST = 60, LISTED = 14;
   const into = Array.from({ length: count }, () => []), out = Array.from({ length: count }, () => []);
@@ -28,6 +28,7 @@ function linkGraph(models, data) {
     x[n] = column + (group.length > 1 ? 0.8 * (place / (group.length - 1) - 0.5) : 0);
   });
 
+  let ready = false; // nothing is written until what the address said is read
   const chosen = () => nodes.selected.indices.at(-1);
 
   function draw() {
@@ -63,7 +64,7 @@ function linkGraph(models, data) {
     if (!found) return "";
     const parts = found.rows.map(([label, value]) => `${mono(label)} ${signed(value)}`);
     const more = BigInt(found.count) - BigInt(found.rows.length);
-    if (more > 0n)
+    if (more > 0n && (found.bound === null || found.bound > 1e-9 * size(e)))
       parts.push(`${grouped(more)} more ${signed(found.remainder)}, each at most ${
         upper(found.bound)}`);
     return `<span class="quiet">by</span> ${parts.join(", ")}`;
@@ -118,6 +119,7 @@ function linkGraph(models, data) {
           && `${data.name[n]}\n${text(n)}`.toLowerCase().includes(wanted)) found.push(n);
     shown.indices = found;
     status.text = `<p class="quiet">${grouped(found.length)} of ${grouped(count)} nodes shown.</p>`;
+    if (ready) address.write({ nodes: search.value, nodeKind: kind.value });
   }
 
   columns.data = { x: tokens.map((_, n) => n), y: tokens.map(() => -0.25),
@@ -130,8 +132,18 @@ function linkGraph(models, data) {
     if (n !== undefined) nodes.selected.indices = [n];
     else if (nodes.selected.indices.length) nodes.selected.indices = [];
   });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    search.value = kind.value = "";
+    nodes.selected.indices = [];
+  }, true);
+  letTabPass(table);
+  const said = address.read(), at = data.name.indexOf(said.get("node") ?? "");
+  search.value = said.get("nodes") ?? "";
+  if (kind.options.some(([each]) => each === said.get("nodeKind"))) kind.value = said.get("nodeKind");
   find();
-  const at = data.name.indexOf(address.read().get("node") ?? "");
+  sortGrid(table, "-influence");
+  ready = true;
   nodes.selected.indices = at < 0 ? [] : [at];
   nodeChosen();
 }

@@ -93,6 +93,7 @@ def graph_view(graph: Graph) -> GraphView:
     }
     wrap = {"flex-wrap": "wrap", "gap": "0 .9rem"}
     table = grid(nodes, shown, _COLUMNS, rows=_ROWS, name="nodes", styles={"flex": "1 1 520px"})
+    models["table"] = table
     models["about"].styles = {"flex": "1 1 480px", "align-self": "flex-start"}
     sheet = nodes_table(graph, top=0).sheet()
     root = Column(

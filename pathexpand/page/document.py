@@ -52,14 +52,23 @@ def check_page(name: str | FilePath) -> FilePath:
     ...
     pathexpand.errors.FileError: paths.pdf: wanted a name that ends in .html
     """
-    from pathexpand.model.shown import FILE_ROOM, cut
+    from pathexpand.model.shown import FILE_ROOM, cut, shown
 
+    if not isinstance(name, str | FilePath):
+        raise FileError("page", wanted="the name of a file", got=shown(name))
     file, written = FilePath(name), cut(str(name), FILE_ROOM)
     if file.suffix.lower() not in SUFFIXES:
         raise FileError(written or "page", wanted="a name that ends in .html")
-    if not file.absolute().parent.is_dir():
+    if "\0" in str(name):
+        raise FileError(written, wanted="a name that a file can have")
+    try:
+        is_place, is_folder = file.absolute().parent.is_dir(), file.is_dir()
+        file.exists()
+    except OSError as error:  # a name no file can have
+        raise FileError(f"{written}: cannot write: {error.strerror}") from None
+    if not is_place:
         raise FileError(f"{written}: cannot write", wanted="a directory that exists")
-    if file.is_dir():
+    if is_folder:
         raise FileError(f"{written}: cannot write", wanted="a file", got="a directory")
     check_bokeh()
     return file

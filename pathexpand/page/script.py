@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-_SHARED = ("page/address.js", "page/texts.js", "page/copying.js")
+_SHARED = ("page/address.js", "page/texts.js", "page/copying.js", "page/grid.js")
 
 
 def script(*names: str) -> str:

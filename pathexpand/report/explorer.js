@@ -36,6 +36,7 @@ const all = count ? sizes[count - 1] : 0;
 rows.data = {
   ...rows.data, order, running,
   kind: Array.from(rows.data.kinds, (n) => data.kinds[n]),
+  number: Array.from(rows.data.certain, (_, n) => n + 1),
   rank: Array.from(rows.data.certain, (certain, n) => `${n + 1}${certain ? "" : "?"}`),
   share: Array.from(value, (each) => share(each) ?? NaN),
   source: Array.from(at, (each) => each < 0 ? "" : named(each)),
@@ -45,7 +46,7 @@ rows.data = {
 
 const { head: through, ...others } = filters;
 const CHOICES = { ...others, through, keep, head: models.head_head, key: models.head_key,
-  over: models.head_over };
+  over: models.head_over, sort: models.sort };
 let initial = {}; // what the page shows by itself
 let settled = false; // nothing is written until what the address said is read
 
@@ -138,8 +139,15 @@ function filterChosen() {
 
 // --- the selected paths --------------------------------------------------------------------------
 
+let last, before = []; // the path that was selected last, and what was selected before it
+
 function pathsChosen() {
   const chosen = rows.selected.indices;
+  const far = (one, other) => Math.abs(other - (last ?? other)) > Math.abs(one - (last ?? one));
+  const added = chosen.filter((n) => !before.includes(n));
+  if (added.length) last = added.reduce((one, other) => far(one, other) ? other : one);
+  else if (!chosen.includes(last)) last = chosen.at(-1);
+  before = [...chosen];
   const some = chosen.length ? chosen : shown.indices.slice(0, UNDRAWN);
   detail.text = chosen.length ? described(chosen) : count
     ? '<p class="quiet">Select a path to follow it.</p>' : '<p class="quiet">No path is listed.</p>';
@@ -148,17 +156,17 @@ function pathsChosen() {
 }
 
 function described(chosen) {
-  const n = chosen[chosen.length - 1], value_ = value[n];
+  const n = last, value_ = value[n];
   const several = chosen.length > 1 ? `<p>${grouped(chosen.length)} paths, together ${signed(
     chosen.reduce((sum, each) => sum + value[each], 0))}. The last one:</p>` : "";
   const facts = [
     ["adds", `${signed(value_)} (${percent(share(value_))} of the dense value)`],
     ["is", `${escaped(rows.data.kind[n])}, order ${order[n]}, rank ${escaped(rows.data.rank[n])}`],
-    ["word of positions", `<span class="formula">${formula(words(n)[0])}</span>`],
-    ["word of linear maps", `<span class="formula">${formula(words(n)[1])}</span>`],
+    ["between positions", `<span class="formula">${formula(words(n)[0])}</span>`],
+    ["in the stream", `<span class="formula">${formula(words(n)[1])}</span>`],
     ["remainder after it", `${signed(data.remainder + (data.listed - running[n]))}, when it is the last one listed`],
   ].map(([label, text]) => `<dt>${label}</dt><dd>${text}</dd>`).join("");
-  return `${several}<p><b>${mono(path[n])}</b></p><dl>${facts}</dl>${starts(n)}${neighbours(n)}`;
+  return `${several}<p><b>${mono(path[n])}</b></p><dl>${facts}</dl>${starts(n)}${carriers(n)}${neighbours(n)}`;
 }
 
 function words(n) { // position word and linear word, the last map first
@@ -185,7 +193,16 @@ function starts(n) {
     [signed(each.value), 1],
     [`<span class="bar ${each.value < 0 ? "minus" : ""}" style="width:${
       Math.round(100 * Math.abs(each.value) / largest)}px"></span>`]])).join("");
-  return `<h2>Starts at</h2><table>${bars}</table>`;
+  const rest = value[n] - found.slice(0, 6).reduce((sum, each) => sum + each.value, 0);
+  return `<h2>Starts at</h2><table>${bars}${line([["other tokens"], [signed(rest), 1]])}</table>`;
+}
+
+function carriers(n) { // what of each step is drawn: the whole step is the path's value
+  const drawn = (step) => [...parts(n)].reduce((sum, each) => each.step === step ? sum + each.value : sum, 0);
+  const body = steps[n].slice(1).map((label, k) => line([[mono(label)], [signed(drawn(k + 1)), 1],
+    [signed(value[n] - drawn(k + 1)), 1]])).join("");
+  return !body || n >= moves.drawn ? "" : `<h2>Moves</h2><table><tr><th>by</th><th class="n">drawn</th>
+    <th class="n">too small to draw</th></tr>${body}</table>`;
 }
 
 function neighbours(n) {
@@ -194,7 +211,7 @@ function neighbours(n) {
     [source, ...components.filter((_, k) => k !== left)].join(" > ")));
   const longer = [];
   for (let k = 0; k < count && longer.length < 5; k++)
-    if (order[k] === order[n] + 1 && isWithin(steps[n], steps[k])) longer.push(path[k]);
+    if (order[k] === order[n] + 1 && isOneShorter(steps[n], steps[k])) longer.push(path[k]);
   const neighbour = (label) => {
     const k = place.get(label), near = data.nearby[label];
     const [number, remark] = k !== undefined ? [signed(value[k]), `rank ${rows.data.rank[k]}`]
@@ -206,7 +223,7 @@ function neighbours(n) {
   return block("One component shorter", [...shorter]) + block("One longer, of those listed", longer);
 }
 
-function isWithin(short, long) { // whether `short` is `long` with one component left out
+function isOneShorter(short, long) { // whether `short` is `long` with one component left out
   let skipped = 0;
   for (let k = 0; k < long.length; k++) if (short[k - skipped] !== long[k] && ++skipped > 1) return false;
   return short[0] === long[0];
@@ -236,29 +253,37 @@ function draw(some, isChosen) {
     out.dash.push(carried < 0 ? "10 5" : "solid");
     out.path.push(path[n]);
     out.said.push(`${path[n]}; ${label}: ${named(start)} → ${named(end)}, ${written(carried)}`);
-    out.x.push(bend === low ? (from + to) / 2 : from);
-    out.y.push(bend === low ? (low + high) / 2 : (low + bend) / 2);
-    out.mark.push(Math.abs(carried) >= 0.15 * largest ? (carried < 0 ? "−" : "+") : "");
+    out.x.push(to); // one mark a path, where it comes to the logits
+    out.y.push(high - 0.3);
+    out.mark.push(high < data.top ? "" : carried < 0 ? "−" : "+");
   }
   models.lines.data = out;
   const spots = new Map();
-  for (const { end, high, label } of pieces) {
-    const key = `${end} ${high}`, names = spots.get(key)?.names ?? new Set();
-    spots.set(key, { x: column.get(end), y: high, names: names.add(label) });
+  for (const { end, high, label, aside } of pieces) {
+    const key = `${end} ${high}`, found = spots.get(key) ?? { names: new Set(), x: new Set(), end };
+    found.names.add(label);
+    found.x.add(column.get(end) + aside);
+    spots.set(key, { ...found, y: high });
   }
-  const placed = [...spots.values()];
-  models.points.data = { x: placed.map((it) => it.x), y: placed.map((it) => it.y),
-    label: placed.map((it) => [...it.names].join(" ")) };
+  const wide = Math.max(columns.length, FEW_COLUMNS);
+  const placed = [...spots.values()].map((it) => ({ ...it, names: [...it.names], x: [...it.x] }));
+  const named_ = (names) => names.length > 3 ? `${names.slice(0, 3).join("\n")}\n…` : names.join("\n");
+  const isRight = (it) => column.get(it.end) > 0.75 * wide; // its names go to the left
+  models.points.data = { x: placed.flatMap((it) => it.x), y: placed.flatMap((it) => it.x.map(() => it.y)) };
+  models.labels.data = { y: placed.map((it) => it.y), text: placed.map((it) => named_(it.names)),
+    x: placed.map((it) => isRight(it) ? Math.min(...it.x) - 0.2 : Math.max(...it.x) + 0.2),
+    align: placed.map((it) => isRight(it) ? "right" : "left") };
   models.tokens.data = { x: columns.map((_, x) => x), y: columns.map(() => -0.12),
     text: columns.map((n) => `${shortened(tokens[n])} ${n}`) };
-  drawing.x_range.setv({ start: -0.7, end: Math.max(columns.length, FEW_COLUMNS) + 0.6 });
+  drawing.x_range.setv({ start: -0.7, end: wide + 0.2 });
   const left = some.length - drawn.length;
   const number = drawn.length === 1 ? "" : ` ${grouped(drawn.length)}`;
   const which = isChosen ? `${number} selected`.trim() : `first${number}`;
-  drawing.title.text = `The ${which} path${drawn.length === 1 ? "" : "s"}: where ${
-    drawn.length === 1 ? "it starts, and what moves it" : "they start, and what moves them"} where`
+  const scale = drawn.length ? `; the widest stroke carries ${written(largest)}` : "";
+  drawing.title.text = !drawn.length ? "No path is drawn" : `The ${which} path${drawn.length === 1 ? "" : "s"}: where ${
+    drawn.length === 1 ? "it starts, what moves it" : "they start, what moves them"} where${scale}`
     + (left > 0 ? `; ${grouped(left)} more are not drawn` : "")
-    + (whole ? "" : "; other tokens are left out");
+    + (whole || !drawn.length ? "" : "; other tokens are left out");
 }
 
 function* strokes(n) {
@@ -286,10 +311,11 @@ function headChosen() {
   models.head_cells.data = { x: Array.from(head.key), y: Array.from(head.query, (q) => -q),
     weight: Array.from(head.weight), from: Array.from(head.key, named),
     to: Array.from(head.query, named) };
-  const names = size <= data.columns ? tokens.map((text, n) => `${shortened(text)} ${n}`) : [];
+  const every = Math.ceil(size / data.columns); // of many tokens, every so many are named
+  const places = tokens.map((_, n) => n).filter((n) => n % every === 0);
+  const names = places.map((n) => `${shortened(tokens[n])} ${n}`);
   models.head_names.data = {
-    x: [...names.map((_, n) => n), ...names.map(() => -0.8)],
-    y: [...names.map(() => 0.8), ...names.map((_, n) => -n)],
+    x: [...places, ...places.map(() => -0.8)], y: [...places.map(() => 0.8), ...places.map((n) => -n)],
     text: [...names, ...names], angle: [...names.map(() => 1.2), ...names.map(() => 0)],
     align: [...names.map(() => "left"), ...names.map(() => "right")] };
   const keys = [...new Set(head.whys.flatMap((why) => [why.key, why.over]))].filter((k) => k !== null);
@@ -329,8 +355,8 @@ function looks(query) { // what a query looks at, in words
   const through = order.reduce((total, _, n) =>
     steps[n].indexOf(models.head_head.value) > 0 ? total + 1 : total, 0);
   models.head_about.text = `<p>All paths through <b>${escaped(models.head_head.value)}</b> add ${
-    signed(head.total)} (${percent(share(head.total))} of the dense value); ${grouped(through)} of the
-    listed paths pass through it.</p>${query === undefined || !found.length ? ""
+    signed(head.total)} (${percent(share(head.total))} of the dense value); ${counted(through, "listed path")}
+    lead${through === 1 ? "s" : ""} through it.</p>${query === undefined || !found.length ? ""
     : `<p>From ${mono(named(query))} it looks at ${said.join(", ")}.</p>`}
     <p class="quiet">Weights below ${head.least} are left out.</p>`;
 }
@@ -361,15 +387,16 @@ function explained(why, sign) {
   const listed = why.rows.map(([query, key, composition, number]) => line([[mono(query)], [mono(key)],
     [escaped(composition)], [signed(sign * number), 1]])).join("");
   const closing = [
-    ["remainder", why.remainder, `${grouped(BigInt(why.count))} pairs`],
+    ["remainder", why.remainder, counted(BigInt(why.count), "pair")],
     ...(why.alibi === null ? [] : [["alibi", why.alibi, "what the distance adds"]]),
     ["score", why.dense, "the model's own"],
     ...why.sums.map(([name, number, pairs]) =>
-      [name, number, `${grouped(BigInt(pairs))} pairs, composed on ${name === "none" ? "neither" : name} side`
+      [name, number, `${counted(BigInt(pairs), "pair")}, composed on ${name === "none" ? "neither" : name} side`
         .replace("on both side", "on both sides")]),
   ].map(([label, number, remark]) => line([[`<b>${label}</b>`], [remark], [""],
     [signed(sign * number), 1]])).join("");
-  const claim = `${why.certified ? "Certified" : "Stopped early"}: each unlisted pair has at most ${upper(why.bound)}.`;
+  const claim = !BigInt(why.count) ? "Complete: no pair is left out." : `${
+    why.certified ? "Certified" : "Stopped early"}: each unlisted pair has at most ${upper(why.bound)}.`;
   return `<p>From ${mono(named(why.query))}: ${what}.</p><table><tr><th>path to the query</th>
     <th>path to the key</th><th>composition</th><th class="n">adds</th></tr>${listed}${closing}</table>
     <p class="${why.certified ? "good" : "bad"}">${claim}</p>`;
@@ -388,44 +415,43 @@ function csv() {
 }
 
 async function copy() {
-  const text = csv(), count_ = grouped(text.split("\n").length - 2);
-  status.text = `<p class="quiet">${await copied(text) ? `Copied ${count_} paths as CSV.`
+  const text = csv(), count_ = counted(text.split("\n").length - 2, "path");
+  status.text = `<p class="quiet">${await copied(text) ? `Copied ${count_} as CSV.`
     : "The browser does not let this page copy."}</p>`;
 }
 
 function clear() {
   for (const it of Object.values(filters)) it.value = "";
   keep.value = 100;
+  models.sort.value = "";
   rows.selected.indices = [];
 }
 
 // In the order in which the table shows them, sorted by whichever column.
 function inOrder() {
-  const grid = Bokeh.index.find_one_by_id?.(table.id);
-  const items = grid?.data?.index;
+  const items = viewOf(table)?.data?.index;
   return items && items.length === shown.indices.length ? Array.from(items) : shown.indices;
 }
 
 function move(by, extend) {
   const list = inOrder(), chosen = rows.selected.indices;
   if (!list.length) return;
-  const now = chosen.length ? list.indexOf(chosen[chosen.length - 1]) : (by > 0 ? -1 : list.length);
+  const now = chosen.length ? list.indexOf(last) : (by > 0 ? -1 : list.length);
   const next = list[Math.min(Math.max(now + by, 0), list.length - 1)];
   rows.selected.indices = extend ? [...new Set([...chosen.filter((n) => n !== next), next])] : [next];
 }
 
-function isTyping(event) {
-  const target = event.composedPath()[0];
-  return /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName ?? "") || target.isContentEditable;
-}
-
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") clear();
-  if (isTyping(event) || event.ctrlKey || event.metaKey || event.altKey) return;
+  // Whatever else has the focus knows its own keys.
+  const free = event.composedPath()[0] === document.body || isWithin(event, table);
+  if (!free || event.ctrlKey || event.metaKey || event.altKey) return;
   const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10 }[event.key];
   if (by) move(by, event.shiftKey);
-  if (event.key === "/") Bokeh.index.find_one_by_id?.(filters.query.id)?.input_el?.focus();
-  if (by || event.key === "/") event.preventDefault();
+  if (event.key === "/") viewOf(filters.query)?.input_el?.focus();
+  if (!by && event.key !== "/") return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
 }, true);
 
 const on = (model, property, then) => model.properties[property].change.connect(then);
@@ -438,6 +464,11 @@ on(models.head_over, "value", whyChosen);
 on(models.head_tapped, "data", tapped);
 models.copy.on_event?.("button_click", copy);
 models.clear.on_event?.("button_click", clear);
+on(models.sort, "value", () => { sortGrid(table, models.sort.value); remember(); });
+onSorted(table, (said) => { if (models.sort.options.some(([each]) => each === said)) models.sort.value = said; });
+letTabPass(table);
 recall(); // after the links: a head that is set has its keys at once
 keepChosen();
 settled = true;
+if (models.sort.value) sortGrid(table, models.sort.value);
+remember(); // what the address said and there is not is dropped

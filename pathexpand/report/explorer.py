@@ -17,9 +17,11 @@ from pathexpand.report.path_view import KINDS, PathView, colours, decimals_of, p
 from pathexpand.symbolic import Head, Mlp, Neuron, Path, format_term
 
 _WRAP = {"flex-wrap": "wrap", "gap": "0 .9rem"}
+_NO_HEADS = '<h2>Heads</h2><p class="quiet">No listed path leads through a head.</p>'
 _KEYS = (
     "Click a row, or press ↑ and ↓; with Shift or Ctrl several. / goes to the query, Esc clears. "
-    "Click a heading to sort. What you choose stands in the page's address."
+    "Click a heading to sort; Clear takes everything back. What you choose stands in the page's "
+    "address."
 )
 
 
@@ -40,7 +42,7 @@ def explorer(report: Report) -> str:
         _sums(report, paths),
         _paths(paths),
         paths.drawing,
-        *((_heads(heads),) if report.heads else ()),
+        _heads(heads) if report.heads else prose(_NO_HEADS),
         *((graph.root,) if graph is not None else ()),
         sizing_mode="stretch_width",
     )
@@ -78,7 +80,12 @@ def _paths(view: PathView) -> Any:
     return Column(
         prose(f'<h2>Paths</h2><p class="quiet">{_KEYS}</p>'),
         Row(
-            *view.filters.values(), view.copy, view.clear, sizing_mode="stretch_width", styles=_BAR
+            *view.filters.values(),
+            view.sort,
+            view.copy,
+            view.clear,
+            sizing_mode="stretch_width",
+            styles=_BAR,
         ),
         view.status,
         Row(view.table, view.detail, sizing_mode="stretch_width", styles=_WRAP),

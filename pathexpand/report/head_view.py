@@ -73,7 +73,7 @@ def _picture(report: Report, cells: Any, names: Any, spots: Any) -> Any:
     from bokeh.plotting import figure
 
     size = len(report.table.tokens)
-    room = 0.3 * size + 1.0 if size <= MOST_NAMES else 0.02 * size
+    room = 0.3 * size + 1.0
     plot = figure(
         title="Attention: a row for each query, a column for each key",
         height=min(max(520, 17 * size), 900),

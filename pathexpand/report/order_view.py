@@ -8,6 +8,7 @@ from pathexpand.page.colours import MINUS, PLUS
 from pathexpand.table import TotalsTable
 from pathexpand.table.figures import Scale, counted, percent
 
+_FEW = 6  # orders that have room for all decimals
 _SMALL = 0.02  # of the largest step
 
 
@@ -28,15 +29,20 @@ def order_view(orders: TotalsTable) -> Any:
         steps.append((before, before + row.value, row))
         before += row.value
     names = [row.part for row in orders]
-    largest = max((abs(row.value) for row in orders), default=0.0)
+    largest, few = max((abs(row.value) for row in orders), default=0.0), len(names) <= _FEW
+    marks = [
+        f"{'+' if row.value >= 0 else ''}{scale.write(row.value)}"
+        if few
+        else _mark(row.value, largest)
+        for row in orders
+    ]
     data = {
         "x": list(range(len(steps) + 1)),
         "bottom": [min(low, high) for low, high, _ in steps] + [min(0.0, orders.dense)],
         "top": [max(low, high) for low, high, _ in steps] + [max(0.0, orders.dense)],
         "colour": [PLUS if row.value >= 0 else MINUS for row in orders] + ["#444444"],
         "hatch": [" " if row.value >= 0 else "right_diagonal_line" for row in orders] + [" "],
-        "mark": [_mark(row.value, largest) for row in orders]
-        + [f"{orders.dense:.3g}".replace("-", "−")],
+        "mark": [*marks, (scale.write(orders.dense) if few else f"{orders.dense:.3g}")],
         "value": [scale.write(row.value) for row in orders] + [scale.write(orders.dense)],
         "share": [percent(row.share) for row in orders] + ["100%"],
         "paths": [counted(row.paths or 0, "path") for row in orders]
@@ -86,7 +92,7 @@ def order_view(orders: TotalsTable) -> Any:
     )
     plot.xaxis.ticker = FixedTicker(ticks=data["x"])
     plot.xaxis.major_label_overrides = dict(enumerate([*names, "dense"]))
-    plot.y_range.range_padding = 0.15
+    plot.y_range.range_padding = 0.25
     plot.xgrid.visible = False
     return plot
 

@@ -15,6 +15,16 @@ from pathexpand.report.contents import Report
 from pathexpand.table.figures import Scale
 
 _ROWS = (4, 14)  # seen at once, at least and at most
+# Ways to sort that can be chosen without a mouse; "-" is downwards.
+_SORTS = (
+    ("", "rank"),
+    ("path", "path"),
+    ("order", "order"),
+    ("-order", "order, longest first"),
+    ("-value", "value, largest first"),
+    ("value", "value, smallest first"),
+    ("at", "source"),
+)
 KINDS = ("direct", "head", "neuron", "MLP", "virtual head", "composed")
 
 
@@ -36,6 +46,8 @@ class PathView:
     tokens: Any
     copy: Any
     clear: Any
+    sort: Any
+    labels: Any
 
 
 def path_view(report: Report) -> PathView:
@@ -46,7 +58,7 @@ def path_view(report: Report) -> PathView:
     >>> len(view.rows.data["value"])
     3
     """
-    from bokeh.models import Button, ColumnDataSource, IndexFilter, Slider
+    from bokeh.models import Button, ColumnDataSource, IndexFilter, Select, Slider
 
     table = report.table
     rows = ColumnDataSource(
@@ -64,7 +76,7 @@ def path_view(report: Report) -> PathView:
     # Nothing is shown until explorer.js has worked out the other columns: the grid reads a row's
     # cells when it comes into view.
     shown = IndexFilter(indices=[])
-    drawn, points = _drawing(report)
+    drawn, points, labels = _drawing(report)
     return PathView(
         rows=rows,
         shown=shown,
@@ -88,20 +100,22 @@ def path_view(report: Report) -> PathView:
         tokens=drawn.tokens,
         copy=Button(label="Copy as CSV", name="copy", width=110),
         clear=Button(label="Clear", name="clear", width=70),
+        sort=Select(title="sort by", value="", options=list(_SORTS), name="sort", width=105),
+        labels=labels,
     )
 
 
 def _grid(report: Report, rows: Any, shown: Any) -> Any:
     number = _format(report)
     columns = (
-        GridColumn("rank", 45, right=True),
+        GridColumn("number", 45, right=True, title="rank", said="rank"),
         GridColumn("path", 225),
         GridColumn("order", 45, right=True),
         GridColumn("kind", 85),
         GridColumn("value", 80, number),
         GridColumn("share", 62, "0.0%"),
         GridColumn("running", 80, number),
-        GridColumn("source", 130),
+        GridColumn("at", 130, title="source", said="source"),
     )
     seen = min(max(len(report.table), _ROWS[0]), _ROWS[1])
     return grid(rows, shown, columns, rows=seen, name="paths", styles={"flex": "1 1 700px"})
@@ -151,7 +165,7 @@ def _filters(report: Report) -> dict[str, Any]:
     }
     for name, (title, options) in choices.items():
         made[name] = Select(
-            title=title, value="", options=[("", "any"), *options], name=name, width=115
+            title=title, value="", options=[("", "any"), *options], name=name, width=100
         )
     return made
 
@@ -163,19 +177,28 @@ def _components(report: Report) -> list[str]:
     return sorted(found, key=order.__getitem__)
 
 
-def _drawing(report: Report) -> tuple[Drawing, Any]:
-    """Make the drawing, and the places in it that components are named at."""
+def _drawing(report: Report) -> tuple[Drawing, Any, Any]:
+    """Make the drawing, the places in it that paths come to, and the components' names there."""
     from bokeh.models import ColumnDataSource
 
     made = drawing(report.levels, (-0.7, 1.0), name="drawing")
-    points = ColumnDataSource({name: [] for name in ("x", "y", "label")})
+    points = ColumnDataSource({name: [] for name in ("x", "y")})
+    labels = ColumnDataSource({name: [] for name in ("x", "y", "text", "align")})
     made.figure.scatter(
         x="x", y="y", source=points, size=6, fill_color="#ffffff", line_color="#333333"
     )
     made.figure.text(
-        x="x", y="y", text="label", source=points, x_offset=6, y_offset=-3, text_font_size="11px"
+        x="x",
+        y="y",
+        text="text",
+        source=labels,
+        text_align="align",
+        text_baseline="bottom",
+        text_font_size="11px",
+        background_fill_color="#ffffff",
+        background_fill_alpha=0.7,
     )
-    return made, points
+    return made, points, labels
 
 
 def colours() -> dict[str, str]:

@@ -198,6 +198,64 @@ def test_the_address_brings_everything_back(whole: Opened) -> None:
     assert "column 1" in whole.text("status")
 
 
+def ranks(page: Opened) -> list[int]:
+    """Give the ranks of the rows in the order in which they stand."""
+    return [n + 1 for n in page.run("return viewOf(at('paths')).data.index;".replace(
+        "viewOf(at('paths'))", "Bokeh.index.find_one_by_id(at('paths').id)"))]  # fmt: skip
+
+
+def test_rows_are_sorted_as_numbers_and_by_place(whole: Opened) -> None:
+    def click(title: str) -> None:
+        whole.run(
+            "const root = Bokeh.index.find_one_by_id(at('paths').id).shadow_el;"
+            "[...root.querySelectorAll('.slick-header-column')]"
+            ".find((each) => each.textContent.trim() === arguments[0]).click();",
+            title,
+        )
+
+    table = report().table
+    click("rank")
+    assert ranks(whole) == list(range(1, 26))
+    click("rank")
+    assert ranks(whole) == list(range(25, 0, -1))
+    click("source")
+    places = [row.source_token.position for row in table if row.source_token]
+    assert [places[rank - 1] for rank in ranks(whole)] == sorted(places)
+    assert "sort=at" in whole.run("return location.hash")
+    whole.set("sort", "-value")
+    values = sorted((row.value for row in table), reverse=True)
+    assert [table[rank - 1].value for rank in ranks(whole)] == values
+    whole.visit("#sort=-order&order=77&keep=-5")
+    orders = [table[rank - 1].order for rank in ranks(whole)]
+    assert orders == sorted(orders, reverse=True)
+    assert whole.run("return location.hash") == "#sort=-order"
+    whole.click("clear")
+    assert ranks(whole) == list(range(1, 26))
+
+
+def test_what_has_the_focus_keeps_its_keys(opened: Open) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    page = opened(run().report(top=25, graph=run().graph(prune=True)).page())
+    view = "Bokeh.index.find_one_by_id(at(arguments[0]).id)"
+    page.run(f"{view}.shadow_el.querySelector('.noUi-handle').focus();", "keep")
+    ActionChains(page.browser).send_keys(Keys.ARROW_DOWN).perform()
+    assert page.run("return at('paths').source.selected.indices.length") == 0
+    assert page.run("return at('keep').value") < 100
+    for name in ("paths", "nodes"):
+        inside = f"return {view}.shadow_el.activeElement !== null"
+        page.run(f"{view}.shadow_el.querySelector('[tabindex]').focus();", name)
+        assert page.run(inside, name)
+        for _ in range(3):
+            ActionChains(page.browser).send_keys(Keys.TAB).perform()
+        assert not page.run(inside, name)
+    page.run("at('nodes').source.selected.indices = [3];")
+    ActionChains(page.browser).send_keys(Keys.ESCAPE).perform()
+    assert "Select a node" in page.text("about node")
+    assert "node=" not in page.run("return location.hash")
+    assert page.said() == []
+
+
 def test_keys_alone_are_enough(whole: Opened) -> None:
     from selenium.webdriver import ActionChains, Keys
 
@@ -232,7 +290,12 @@ def test_a_selected_path_is_drawn_and_described(whole: Opened) -> None:
     assert set(drawn["path"]) == {"embed > L0H3 > L1H0"}
     said = whole.text("detail")
     table = report().table
-    for part in ("embed > L0H3 > L1H0", "-0.6128", "AL1H0 AL0H3", "WU WOVL1H0 WOVL0H3 WE"):
+    for part in (
+        "embed > L0H3 > L1H0",
+        "-0.6128",
+        "between positions | AL1H0 AL0H3",
+        "WU WOVL1H0 WOVL0H3 WE",
+    ):
         assert part in said
     rest = table.remainder + (table.listed - table[4].running)
     assert f"remainder after it | {rest:.4f}" in said
@@ -254,6 +317,28 @@ def test_what_is_drawn_carries_the_value(whole: Opened) -> None:
     assert said[-1] == "embed > L1H0; logits: ' D' @20 → ' D' @20, 14.8435"
 
 
+def test_what_is_too_small_to_draw_is_said(whole: Opened) -> None:
+    moves, table = report().moves, report().table
+    n = next(n for n, row in enumerate(table) if row.path == "embed > L0H2 > L1H1")
+    whole.select(n)
+    said = whole.text("detail")
+    parts = slice(moves.first[n], moves.first[n + 1])
+    for step, label in ((1, "L0H2"), (2, "L1H1")):
+        drawn = float(moves.value[parts][moves.step[parts] == step].astype(np.float64).sum())
+        assert f"{label} | {drawn:.4f} | {table[n].value - drawn:.4f}" in said
+    assert "other tokens | " in said
+
+
+def test_an_expansion_without_a_bound_is_shown(opened: Open) -> None:
+    """As one is that was stopped before anything was known."""
+    first, *others = report().heads
+    why = dataclasses.replace(first.whys[0], certified=False, bound=None)
+    stopped = dataclasses.replace(first, whys=(why, *first.whys[1:]))
+    page = opened(dataclasses.replace(report(), heads=(stopped, *others)).page())
+    assert "Stopped early: each unlisted pair has at most an unknown size" in page.text("why")
+    assert page.said() == []
+
+
 def test_signs_are_seen_without_colour(whole: Opened) -> None:
     whole.select(0, 4)
     dash, mark, colour = whole.run(
@@ -263,7 +348,7 @@ def test_signs_are_seen_without_colour(whole: Opened) -> None:
         ("solid", "#0072b2"),
         ("10 5", "#d55e00"),
     }
-    assert "+" in mark
+    assert {"+", "−"} <= set(mark)
 
 
 def test_neighbours_that_are_not_listed_have_their_value(opened: Open) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import signal
+from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -175,6 +177,41 @@ def test_bad_names_are_refused_before_any_work(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", [None, 5, [], b"x.html", "a\0b.html", "a" * 300 + ".html"])
+def test_what_is_no_name_is_refused(name: Any, report: Report) -> None:
+    with pytest.raises(FileError) as caught:
+        report.to_html(name)
+    assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+
+
+def test_ctrl_c_leaves_no_half_report(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search ends at Ctrl-C with what it has; a page made of that would not say so."""
+    before, right, asked = signal.getsignal(signal.SIGINT), gathering.why_each, []
+
+    def pressed(*given: Any, **options: Any) -> Any:
+        for why in right(*given, **options):
+            asked.append(why)
+            if len(asked) == 2:
+                with suppress(KeyboardInterrupt):  # as the search does
+                    signal.raise_signal(signal.SIGINT)
+            yield why
+
+    monkeypatch.setattr(gathering, "why_each", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        run.report(top=12)
+    assert len(asked) == 2 and signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_budget_holds_for_expansions_too(run: Run) -> None:
+    from pathexpand.engine.search import Budget
+
+    whys = [why for head in run.report(top=12, budget=Budget(seconds=0)).heads for why in head.whys]
+    heads = len(run.report(top=12).heads)
+    assert len(whys) <= heads < sum(len(head.whys) for head in run.report(top=12).heads)
+    few = run.report(top=12, budget=Budget(nodes=1)).heads
+    assert all(not why.certified for head in few for why in head.whys)
+
+
 def test_a_directory_is_no_file(report: Report, tmp_path: FilePath) -> None:
     (tmp_path / "page.html").mkdir()
     with pytest.raises(FileError, match="a directory"):
@@ -218,13 +255,14 @@ def test_the_command_writes_the_page_alone(
     file = tmp_path / "a.html"
     proof = tmp_path / "proof.json"
     given = ("--out", str(file), "--top", "3", "--query", "* > L1H0", "--certificate", str(proof))
-    assert command(capsys, *given) == (0, "", "")
+    assert command(capsys, *given) == (0, f"Wrote {file}\n", "")
     page = file.read_text(encoding="utf-8")
     assert "Certified" in page and "outside" in page and "linkGraph(graphModels" not in page
     assert {each.name for each in tmp_path.iterdir()} == {"a.html", "proof.json"}
-    assert command(capsys, "--out", str(file), "--graph", "--top", "3") == (0, "", "")
+    wrote = (0, f"Wrote {file}\n", "")
+    assert command(capsys, "--out", str(file), "--graph", "--top", "3") == wrote
     assert "linkGraph(graphModels" in file.read_text(encoding="utf-8")
-    assert command(capsys, "--out", str(file), "--weights-only") == (0, "", "")
+    assert command(capsys, "--out", str(file), "--weights-only") == wrote
     assert "copyRows" in file.read_text(encoding="utf-8")
 
 
@@ -232,7 +270,8 @@ def test_the_command_writes_the_page_alone(
     ("given", "said"),
     [
         (("--out", "page.txt"), "a name that ends in .html"),
-        (("--out", ""), "a name that ends in .html"),
+        (("--out", ""), "--out wants the name of a file"),
+        (("--out", "a" * 300 + ".html"), "cannot write"),
         (("--out", "no/such/a.html"), "a directory that exists"),
         (("--features", "x"), "--features goes with --graph"),
         (("--graph", "--weights-only"), "does not go with --weights-only"),
