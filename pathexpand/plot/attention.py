@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pathexpand.errors import PathExpandError
 from pathexpand.plot.figure import new_axes
 from pathexpand.plot.names import name_tokens
 from pathexpand.symbolic import Head
@@ -36,7 +37,11 @@ def attention_pattern(run: Attending, head: Head | str, *, ax: Axes | None = Non
     'attention of L0H3'
     """
     place = head if isinstance(head, Head) else Head.parse(head)
-    pattern = np.asarray(run.patterns[place.layer][place.index], dtype=np.float64)
+    patterns = run.patterns
+    if place.layer >= len(patterns) or place.index >= len(patterns[place.layer]):
+        wanted = f"a head of {len(patterns)} layers of {len(patterns[0]) if patterns else 0}"
+        raise PathExpandError(f"head {place}", wanted=wanted, got=place.label)
+    pattern = np.asarray(patterns[place.layer][place.index], dtype=np.float64)
     size = len(pattern)
     side = min(max(0.26 * size + 1.6, 3.5), 16.0)
     ax = new_axes(width=side + 0.6, height=side) if ax is None else ax

@@ -17,6 +17,7 @@ from pathexpand.circuits.detection import detect
 from pathexpand.errors import FileError, PathExpandError
 from pathexpand.laws.design import Design, random_transformer
 from pathexpand.plot import (
+    attention_pattern,
     behaviour_matrix,
     check_file,
     composition_matrix,
@@ -85,6 +86,12 @@ def test_the_induction_plane_names_the_strongest_pair(two: Any) -> None:
     assert "L0H3, L1H0" in named and len(named) <= 5
     heights = sorted(text.xyann[1] for text in ax.texts)
     assert all(b - a > 0.09 for a, b in pairwise(heights))
+
+
+@pytest.mark.parametrize("head", ["L9H0", "L0H9"])
+def test_a_pattern_of_no_head_is_refused(two: Any, head: str) -> None:
+    with pytest.raises(PathExpandError, match=f"head {head}: wanted a head of 2 layers of 4"):
+        attention_pattern(two.run([1, 2]), head)
 
 
 def test_a_behaviour_matrix_shows_the_scores(two: Any) -> None:
