@@ -89,9 +89,10 @@ def test_the_induction_plane_names_the_strongest_pair(two: Any) -> None:
 
 
 @pytest.mark.parametrize("head", ["L9H0", "L0H9"])
-def test_a_pattern_of_no_head_is_refused(two: Any, head: str) -> None:
+def test_a_pattern_of_no_head_is_refused(head: str) -> None:
+    run = pathexpand.load("two-layer").run([1, 2])
     with pytest.raises(PathExpandError, match=f"head {head}: wanted a head of 2 layers of 4"):
-        attention_pattern(two.run([1, 2]), head)
+        attention_pattern(run, head)
 
 
 def test_a_behaviour_matrix_shows_the_scores(two: Any) -> None:
